@@ -11,7 +11,8 @@ CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
 SERVER := .venv/share/agent-pipeline/llama-server
 BASES := .venv/share/agent-pipeline/base-models
 
-.PHONY: demo test lint dev bench install llama-server clean
+# make docs   writes the pages that are made from the code, and builds the site in build/site
+.PHONY: demo test lint dev bench docs install llama-server clean
 .DEFAULT_GOAL := demo
 
 demo: install
@@ -34,6 +35,10 @@ lint: install
 
 bench: install
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
+
+docs: install
+	$(BIN)/python -m agent_pipeline_tests.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 install: .venv/installed
 

@@ -196,8 +196,7 @@ def describe_automation() -> Iterator[str]:
 
 def render_assets_page() -> str:
     """Return the page of the assets."""
-    header = GENERATED.format(command="python -m agent_pipeline_tests.docs.assets_page")
-    page = ["# Assets and columns", header, INTRODUCTION.strip()]
+    page = ["# Assets and columns", GENERATED, INTRODUCTION.strip()]
     return join_parts([*page, *describe_assets(), *describe_automation()])
 
 

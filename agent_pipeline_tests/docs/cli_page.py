@@ -80,8 +80,7 @@ def render_cli_page() -> str:
     for name, command in typer.main.get_command(app).commands.items():
         parts = panels.setdefault(command.rich_help_panel, [])
         parts += describe_command(name, command)
-    header = GENERATED.format(command="python -m agent_pipeline_tests.docs.cli_page")
-    page = ["# Command line", header, INTRODUCTION.strip()]
+    page = ["# Command line", GENERATED, INTRODUCTION.strip()]
     for panel, parts in panels.items():
         page += [f"## {panel}", *parts]
     return join_parts(page)

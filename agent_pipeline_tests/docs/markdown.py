@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
-GENERATED = "<!-- Made by `{command}`: change the code, and run the command again. -->"
+GENERATED = "<!-- Made from the code by `make docs`: change the code, and run `make docs`. -->"
 
 
 def make_cell(text: str) -> str:

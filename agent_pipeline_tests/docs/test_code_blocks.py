@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from unittest import SkipTest
 import dagster as dg
 import pytest
 import typer
+import yaml
 from sybil.document import Document
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -228,6 +230,22 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
             continue
         except Exception as error:
             pytest.fail(f"{name_page(path)}:{example.line}: {error!r}", pytrace=False)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_page)
+def test_blocks_name_their_language_and_data_blocks_parse(path: Path) -> None:
+    failures = []
+    for block in list_code_blocks(path.read_text(encoding="utf-8")):
+        try:
+            if not block.language:
+                raise ValueError("the block names no language: code without one is not checked")
+            if block.language == "json":
+                json.loads(block.text)
+            if block.language == "yaml":
+                list(yaml.safe_load_all(block.text))
+        except (ValueError, yaml.YAMLError) as error:
+            failures.append(f"{name_page(path)}:{block.line}: {error}")
+    check_no_failures(failures)
 
 
 def list_modules_with_doctests() -> list[str]:
