@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import dagster as dg
 
 import agent_pipeline.defs
-from agent_pipeline._compat.dagster import is_code_location_starting
+from agent_pipeline._compat.dagster import is_code_location_starting, rename_op
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.defs.asset_keys import key_prefix
+from agent_pipeline.defs.asset_keys import OWN_TAG, key_prefix, op_name
 from agent_pipeline.defs.automation.nightly import cron_problems
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
@@ -24,11 +24,15 @@ from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.errors import SettingsError
 
 
-def build_defs(resource_overrides: Mapping[str, object] | None = None) -> dg.Definitions:
+def build_defs(
+    resource_overrides: Mapping[str, object] | None = None, *, standalone: bool = True
+) -> dg.Definitions:
     """Return all Dagster objects of the package `defs`.
 
     Args:
         resource_overrides: Resources to use instead of the usual ones, by resource key.
+        standalone: Whether the definitions are a code location of their own, with an executor and
+            a logger. Pass False to merge them with definitions that have an executor or loggers.
     """
     resources = {
         "workspace": Workspace(),
@@ -40,24 +44,39 @@ def build_defs(resource_overrides: Mapping[str, object] | None = None) -> dg.Def
     assets = dg.load_assets_from_package_module(
         agent_pipeline.defs, key_prefix=prefix, source_key_prefix=prefix
     )
+    asset_checks = dg.load_asset_checks_from_package_module(
+        agent_pipeline.defs, asset_key_prefix=prefix
+    )
     found = dg.load_definitions_from_package_module(agent_pipeline.defs)
     return dg.Definitions(
         assets=[
-            asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset
+            _prefix_op(asset.map_asset_specs(_mark_as_own).map_asset_specs(with_columns))
+            if isinstance(asset, dg.AssetsDefinition)
+            else asset
             for asset in assets
         ],
-        asset_checks=dg.load_asset_checks_from_package_module(
-            agent_pipeline.defs, asset_key_prefix=prefix
-        ),
+        asset_checks=[_prefix_op(checks) for checks in asset_checks],
         jobs=found.jobs,
         schedules=found.schedules,
         sensors=found.sensors,
         resources=resources | dict(resource_overrides or {}),
         # Cheap assets share one process; training and its like run in one of their own
         # (agent_pipeline.worker).
-        executor=dg.in_process_executor,
-        loggers={"console": console},
+        executor=dg.in_process_executor if standalone else None,
+        loggers={"console": console} if standalone else None,
     )
+
+
+def _mark_as_own(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """Return the spec with the tag by which the jobs select the pipeline's own assets."""
+    return spec.merge_attributes(tags={OWN_TAG: ""})
+
+
+def _prefix_op(definition: dg.AssetsDefinition) -> dg.AssetsDefinition:
+    """Return an asset, or asset checks, whose op has the prefix of the setting `key_prefix`."""
+    if not key_prefix() or not definition.is_executable:
+        return definition
+    return rename_op(definition, op_name(definition.op.name))
 
 
 def check_settings() -> None:

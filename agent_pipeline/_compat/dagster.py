@@ -33,6 +33,7 @@ __all__ = [
     "execute_shell_run",
     "is_code_location_starting",
     "is_valid_cron_schedule",
+    "rename_op",
     "run_dev_command",
 ]
 """The five names of Dagster here are types or functions that its public interface takes, raises
@@ -51,6 +52,16 @@ def is_code_location_starting() -> bool:
     changed after the run was queued.
     """
     return DefinitionsLoadContext.get().load_type is DefinitionsLoadType.INITIALIZATION
+
+
+def rename_op(definition: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
+    """Return an asset, or asset checks, whose op has another name.
+
+    `load_assets_from_package_module` gives a prefix to the keys of assets, but not to their ops.
+    """
+    renamed = definition.op.with_replaced_properties(name=name)
+    attributes = {**definition.get_attributes_dict(), "node_def": renamed}
+    return type(definition).dagster_internal_init(**attributes)
 
 
 class WholeLineReader(dg.PipesFileMessageReader):

@@ -9,6 +9,12 @@ import dagster as dg
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError
 
+OWN_TAG = "agent_pipeline"
+"""The tag of every asset that the pipeline defines, also of an asset that was added to it."""
+
+OWN_ASSETS = dg.AssetSelection.tag(OWN_TAG, "")
+"""The pipeline's own assets. A code location may hold assets of another project too."""
+
 
 def key_prefix() -> list[str]:
     """Return the parts of the setting `key_prefix`; none if the settings cannot be read."""
@@ -21,6 +27,20 @@ def key_prefix() -> list[str]:
 def asset_key(name: str) -> dg.AssetKey:
     """Return the key of one of the pipeline's own assets."""
     return dg.AssetKey([*key_prefix(), name])
+
+
+def op_name(name: str) -> str:
+    """Return the name of an op of the pipeline, which is its key in a run config.
+
+    Example:
+        With `key_prefix = "team/agents"`, the op of `adapter` is `team__agents__adapter`.
+    """
+    return "__".join([*key_prefix(), name])
+
+
+def name_of_op(op: str) -> str:
+    """Return an op's name without the prefix."""
+    return op.removeprefix(op_name(""))
 
 
 def asset_name(key: dg.AssetKey) -> str:

@@ -2,14 +2,17 @@
 
 import dagster as dg
 
+from agent_pipeline.defs.asset_keys import OWN_ASSETS
+
 RETRAIN, MIX, COMPARE = "retrain", "mix", "compare_methods"
 
-_OF_ALL_AGENTS = dg.AssetSelection.from_string('key:"*multi_task_dataset"')
-_COMPARISON = dg.AssetSelection.from_string('key:"*method_comparison"')
+_OF_ALL_AGENTS = OWN_ASSETS & dg.AssetSelection.from_string('key:"*multi_task_dataset"')
+_COMPARISON = OWN_ASSETS & dg.AssetSelection.from_string('key:"*method_comparison"')
 
 retrain = dg.define_asset_job(
     RETRAIN,
-    selection=dg.AssetSelection.all() - _OF_ALL_AGENTS - _COMPARISON,
+    executor_def=dg.in_process_executor,
+    selection=OWN_ASSETS - _OF_ALL_AGENTS - _COMPARISON,
     # A run whose process was killed makes its tables again, in seconds; models that are there are
     # reused.
     tags={"dagster/retry_strategy": "ALL_STEPS"},
@@ -19,6 +22,7 @@ retrain = dg.define_asset_job(
 
 mix = dg.define_asset_job(
     MIX,
+    executor_def=dg.in_process_executor,
     selection=_OF_ALL_AGENTS,
     description="Builds one dataset from the rows of several agents, as the setting [mixing] "
     "describes.",
@@ -26,6 +30,7 @@ mix = dg.define_asset_job(
 
 compare_methods = dg.define_asset_job(
     COMPARE,
+    executor_def=dg.in_process_executor,
     selection=_COMPARISON,
     description="Trains one agent's model by several methods, and reports which method is better "
     "and what it costs.",

@@ -10,8 +10,10 @@ import pytest
 import agent_pipeline.defs
 from agent_pipeline.cli.runs import materialize, selected_assets
 from agent_pipeline.config.assets import ASSETS as OPTIONS
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import build_defs, defs
 from agent_pipeline.defs.asset_keys import asset_key, asset_name
+from agent_pipeline.defs.run_config import config_by_group, run_config
 from agent_pipeline.keys import parse_key
 from agent_pipeline.options import Options
 from agent_pipeline_tests.defs.conftest import Bench
@@ -99,15 +101,79 @@ def test_key_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_key_prefix_run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run with a prefix writes the tables that a run without one writes."""
+    """A run with a prefix uses its settings, and writes the tables that any other run writes."""
     (tmp_path / "pipeline.toml").write_text('key_prefix = "team"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     key = parse_key("shop/intern")
-    result = materialize(build_defs(), bench.instance, key, "sessions,judged_sessions")
+    result = materialize(
+        build_defs(),
+        bench.instance,
+        key,
+        "sessions,judged_sessions",
+        ["judged_sessions.smallest_share=0.25"],
+    )
     assert result.success
     made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
     assert made == {"team/sessions", "team/judged_sessions"}
     assert bench.lake.has("judged_sessions", key)
+    assert set(result.dagster_run.run_config["ops"]) == {"team__judged_sessions"}
+    (event,) = result.asset_materializations_for_node("team__judged_sessions")
+    (row,) = event.metadata["settings"].records
+    assert row.data["value"] == 0.25
+
+
+def test_key_prefix_in_run_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run config of a nightly run fits the job, with a prefix and without it."""
+    monkeypatch.chdir(tmp_path)
+    for prefix, op in (("", "adapter"), ("team/agents", "team__agents__adapter")):
+        (tmp_path / "pipeline.toml").write_text(
+            f'key_prefix = "{prefix}"\n\n[assets.sft_adapter]\nlora_r = 8\n', encoding="utf-8"
+        )
+        config = run_config(load_settings(), parse_key("shop/intern"))
+        assert set(config["ops"]) == {op}
+        assert config_by_group(config["ops"])["sft_adapter"]["lora_r"] == 8
+        assert dg.validate_run_config(build_defs().resolve_job_def("retrain"), config)
+
+
+def test_merge_with_a_host_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs run the pipeline's own assets, whatever a host project calls and partitions its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text('key_prefix = "agents"\n', encoding="utf-8")
+    days = dg.DailyPartitionsDefinition("2026-01-01")
+
+    @dg.asset(partitions_def=days, group_name="datasets")
+    def sessions() -> None: ...
+
+    @dg.asset(partitions_def=days, deps=[sessions])
+    def adapter() -> None: ...
+
+    @dg.asset
+    def my_multi_task_dataset() -> None: ...
+
+    host = dg.Definitions(
+        assets=[sessions, adapter, my_multi_task_dataset],
+        executor=dg.multiprocess_executor,
+        loggers={"console": dg.colored_console_logger},
+    )
+    merged = dg.Definitions.merge(host, build_defs(standalone=False))
+    dg.Definitions.validate_loadable(merged)
+    assert merged.executor is dg.multiprocess_executor
+    for name in ("retrain", "mix", "compare_methods"):
+        job = merged.resolve_job_def(name)
+        assert job.executor_def is dg.in_process_executor
+        assert {key.path[-1] for key in job.asset_layer.executable_asset_keys} == {
+            key.path[-1] for key in defs.resolve_job_def(name).asset_layer.executable_asset_keys
+        }
+        assert all(key.path[0] == "agents" for key in job.asset_layer.executable_asset_keys)
+    targets = merged.resolve_all_job_defs()
+    assert {"retrain", "mix", "compare_methods"} <= {job.name for job in targets}
+    fresh_tables = merged.resolve_sensor_def("fresh_tables").asset_selection
+    assert fresh_tables is not None
+    assert dg.AssetKey("sessions") not in fresh_tables.resolve(merged.resolve_asset_graph())
+
+
+def test_own_settings_of_a_code_location() -> None:
+    assert build_defs().executor is dg.in_process_executor and "console" in defs.loggers
 
 
 def test_held_out_rows() -> None:

@@ -6,7 +6,7 @@ store whose agents are gone.
 
 import dagster as dg
 
-from agent_pipeline.defs.asset_keys import asset_key
+from agent_pipeline.defs.asset_keys import OWN_ASSETS, asset_key
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import TABLE_STAGES
@@ -76,7 +76,7 @@ def discover_agents(
 
 fresh_tables = dg.AutomationConditionSensorDefinition(
     "fresh_tables",
-    target=dg.AssetSelection.groups(*TABLE_STAGES),
+    target=OWN_ASSETS & dg.AssetSelection.groups(*TABLE_STAGES),
     default_status=dg.DefaultSensorStatus.STOPPED,
     minimum_interval_seconds=300,
     description="Materializes an agent's tables up to its datasets as soon as the store changes. "
