@@ -85,9 +85,9 @@ class CoresetOptions(CrowdingOptions):
         le=1,
         description=(
             "Jaccard similarity of words from which two rows are duplicates, such "
-            "as 0.8. Of duplicates, the row with the best score is kept, then the "
-            "earliest row. With 0, only identical rows are left out, and only if "
-            "not all rows are selected."
+            "as 0.8. The duplicate with the best score is kept; if scores are "
+            "equal, the earliest duplicate. With 0, only identical rows are left "
+            "out, and only if not all rows are selected."
         ),
     )
     seed: int = Field(default=0, description="Seed of every random choice.")

@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 import typer
 import yaml
+from _pytest.mark import ParameterSet
 from sybil.document import Document
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -217,10 +218,23 @@ def test_settings_in_toml_blocks_load(
     check_no_failures(failures)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_page)
+def mark_training_pages() -> list[ParameterSet]:
+    """Return the pages as parameters of a test. Pages whose Python trains a model are slow."""
+    return [
+        pytest.param(
+            path,
+            id=name_page(path),
+            marks=[pytest.mark.slow] if ".train()" in path.read_text(encoding="utf-8") else [],
+        )
+        for path in PAGES
+    ]
+
+
+@pytest.mark.parametrize("path", mark_training_pages())
 def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run in order, in a folder that has the sample of this repository."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "data").symlink_to(REPOSITORY / "data")
     document = Document.parse(str(path), PythonCodeBlockParser(), SkipParser())
     for example in document:
