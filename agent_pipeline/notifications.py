@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.redaction.exceptions import redact_sentence
 from agent_pipeline.storage.pointers import Entry
 
@@ -37,7 +38,9 @@ class Notification:
     text: str
 
 
-def send_notifications(urls: Sequence[str], notifications: Iterable[Notification]) -> str:
+def send_notifications(
+    urls: Sequence[str], notifications: Iterable[Notification], redaction: RedactionOptions
+) -> str:
     """Send one message per cause, with one line per notification.
 
     A failure to send never raises: the run that reports an event must not fail because nobody
@@ -46,6 +49,7 @@ def send_notifications(urls: Sequence[str], notifications: Iterable[Notification
     Args:
         urls: The addresses in Apprise's notation. If there are none, nothing is sent.
         notifications: The events to report.
+        redaction: What becomes a pseudonym.
 
     Returns:
         Why no message could be delivered, or an empty string.
@@ -63,7 +67,8 @@ def send_notifications(urls: Sequence[str], notifications: Iterable[Notification
         shown_lines = lines[:MAX_LINES]
         if len(lines) > MAX_LINES:
             shown_lines.append(f"and {len(lines) - MAX_LINES} more")
-        if senders and not _send_message(senders, cause, redact_sentence("\n".join(shown_lines))):
+        text = redact_sentence("\n".join(shown_lines), redaction)
+        if senders and not _send_message(senders, cause, text):
             refused_causes.append(f"{cause} ({len(lines)})")
     if not refused_causes:
         return ""

@@ -55,11 +55,15 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     elif not entry.moved and (difference := serving_difference(lake, key)):
         warnings.append(f"{difference}: {_REPAIRED}")
     lines = _serve(settings, lake, key)
-    if written := write_run(lake, key):
+    if written := write_run(lake, key, Redactor(settings.redaction_options)):
         (lines if written.ok else warnings).append(written.text)
     moved = entry if entry.moved else interrupted
     if moved and (
-        problem := send_notifications(settings.notify.urls, [describe_manual_move(str(key), moved)])
+        problem := send_notifications(
+            settings.notify.urls,
+            [describe_manual_move(str(key), moved)],
+            settings.redaction_options,
+        )
     ):
         warnings.append(problem)
     return warnings, lines

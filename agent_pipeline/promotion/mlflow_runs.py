@@ -8,8 +8,8 @@ Nothing is written unless `MLFLOW_TRACKING_URI` is set.
   `champion` is on today's champion.
 
 A run holds settings, figures, and as tags what the model was made of. No content of sessions is
-written: no message, no session id, and no reason that a person gave. Private values in a setting or
-a sentence become pseudonyms.
+written: no message, no session id, and no reason that a person gave. What the settings `redaction`
+call private in a setting or a sentence becomes a pseudonym.
 """
 
 import os
@@ -26,7 +26,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
-from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import find_trained_adapters
@@ -72,11 +72,19 @@ class RunContent:
     settings: dict[str, Any]
 
 
-def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) -> Written | None:
+def write_run(
+    lake: Lake, key: PartitionKey, redactor: Redactor, candidate: Artifact | None = None
+) -> Written | None:
     """Write the runs of a candidate and of the champion, and move the alias to the champion.
 
     An export has one run, however often it is written. No error is raised: a promotion holds
     whether MLflow takes it or not. What is missing is written by the next promotion or night.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        redactor: Replaces private values in settings and sentences.
+        candidate: The candidate; without one, only the champion is written.
 
     Returns:
         The result; `None` if no MLflow is set.
@@ -91,9 +99,9 @@ def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) 
         client, champion = MlflowClient(), lake.champion(EXPORT, key)
         runs = []
         if candidate and (champion is None or candidate.identity != champion.identity):
-            runs.append(_write_export(client, lake, key, candidate))
+            runs.append(_write_export(client, lake, key, candidate, redactor))
         if champion:
-            run = _write_export(client, lake, key, champion)
+            run = _write_export(client, lake, key, champion, redactor)
             _name_champion(client, key, run)
             runs.append(run)
         names = " and ".join(run.info.run_name for run in runs)
@@ -125,7 +133,9 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> Non
     client.set_registered_model_alias(model, ALIAS, version.version)
 
 
-def _write_export(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact) -> "Run":
+def _write_export(
+    client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact, redactor: Redactor
+) -> "Run":
     """Write everything that is known of an export into its run, and return the run."""
     from mlflow.entities import Metric, Param, RunTag
 
@@ -140,7 +150,7 @@ def _write_export(client: "MlflowClient", lake: Lake, key: PartitionKey, export:
     else:
         tags = {EXPORT: export.identity}
         run = client.create_run(experiment_id, run_name=export.identity[:16], tags=tags)
-    redact = Redactor(RedactionOptions()).redact_text
+    redact = redactor.redact_text
     milliseconds = int(time.time() * 1000)
     client.log_batch(
         run.info.run_id,

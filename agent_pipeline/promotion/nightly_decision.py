@@ -31,6 +31,7 @@ from agent_pipeline.promotion.probation import run_probation_check
 from agent_pipeline.promotion.rules import decide_on_candidate
 from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.promotion.verified_verdicts import count_training_verdicts
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -102,6 +103,7 @@ def decide_night(
     candidate: Artifact,
     compare: Compare,
     settings: PromotionSettings,
+    redactor: Redactor,
     who: str,
 ) -> NightlyDecision:
     """Check a champion on probation, then decide on the candidate and write page and MLflow run.
@@ -115,6 +117,7 @@ def decide_night(
         candidate: The candidate, an export.
         compare: The function that runs the task `compare`.
         settings: The partition's settings.
+        redactor: Replaces private values in what MLflow gets.
         who: The run, for the ledger.
 
     Raises:
@@ -139,7 +142,8 @@ def decide_night(
         entry = decide_and_promote(lake, key, candidate, champion, compared, settings, who)
         page = write_decision_page(lake, key, candidate, champion, compared, entry)
         decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion)
-    return NightlyDecision(probation, decided, was_rolled_back, write_run(lake, key, candidate))
+    written = write_run(lake, key, redactor, candidate)
+    return NightlyDecision(probation, decided, was_rolled_back, written)
 
 
 def decide_and_promote(

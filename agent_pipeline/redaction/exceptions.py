@@ -8,28 +8,28 @@ from agent_pipeline.errors import PipelineError
 from agent_pipeline.redaction import RedactionOptions, Redactor
 
 
-def redact_exception(error: Exception) -> Exception:
+def redact_exception(error: Exception, options: RedactionOptions) -> Exception:
     """Return an exception whose text, and whose causes' texts, hold nothing private: the same one,
     if its text can be changed.
 
     If the detectors cannot be used, only the sentences of our own errors stay.
     """
-    redact = _redact_or_hide()
+    redact = _redact_or_hide(options)
     changed = _without_private(error, redact, {})
     return changed if isinstance(changed, Exception) else error
 
 
-def redact_sentence(sentence: str) -> str:
+def redact_sentence(sentence: str, options: RedactionOptions) -> str:
     """Return the sentence of an error with pseudonyms, or as it is if the detectors cannot be
     used.
     """
-    redact = _redact_or_hide()
+    redact = _redact_or_hide(options)
     return sentence if redact is _hide else redact(sentence)
 
 
-def _redact_or_hide() -> Callable[[str], str]:
+def _redact_or_hide(options: RedactionOptions) -> Callable[[str], str]:
     try:
-        return Redactor(RedactionOptions()).redact_text
+        return Redactor(options).redact_text
     except PipelineError:
         return _hide
 

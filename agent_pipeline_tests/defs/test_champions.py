@@ -123,7 +123,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     told: list[Any] = []
     monkeypatch.setattr(
         "agent_pipeline.governance.champion_moves.send_notifications",
-        lambda urls, notices: told.extend(notices),
+        lambda urls, notices, redaction: told.extend(notices),
     )
     for _ in range(2):
         assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0

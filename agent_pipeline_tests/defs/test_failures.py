@@ -56,6 +56,14 @@ def test_only_what_may_pass_is_tried_again_and_its_sentence_is_the_same(
     )
 
 
+def test_redaction_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence for Dagster's log is redacted with the options of the settings."""
+    monkeypatch.setenv("AGENT_PIPELINE_REDACTION__ALLOW", '["ann@example.org"]')
+    with pytest.raises(dg.Failure) as raised, user_errors():
+        raise DataError("The rows of ann@example.org and bob@example.org are gone.")
+    assert raised.value.description == "The rows of ann@example.org and <EMAIL_1> are gone."
+
+
 def test_a_run_lives_as_long_as_its_lock_is_held(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path))
     monkeypatch.setattr("agent_pipeline.compute.launchers.runs._SETTLED", 0.0)

@@ -23,6 +23,7 @@ from agent_pipeline.notifications import (
     describe_manual_move,
     send_notifications,
 )
+from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.storage.pointers import Entry
 from agent_pipeline_tests.defs.conftest import Bench
 from agent_pipeline_tests.judging.endpoint import Endpoint, endpoint
@@ -218,6 +219,7 @@ def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(
             send_notifications(
                 load_settings().notify.urls,
                 [Notification("judge", AGENT, "odd"), Notification("run failed", AGENT, "why")],
+                load_settings().redaction_options,
             )
             == ""
         )
@@ -226,7 +228,9 @@ def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(
             ("a message was refused", "judge (1): see the runs in the UI."),
         ]
         assert "judge (1)" in send_notifications(
-            load_settings().notify.urls, [Notification("judge", AGENT, "odd")]
+            load_settings().notify.urls,
+            [Notification("judge", AGENT, "odd")],
+            load_settings().redaction_options,
         )
 
 
@@ -278,6 +282,15 @@ def test_an_agent_that_was_not_trained_for_a_week_is_told_of_once_a_week(
     assert LastRuns(stored.instance, [AGENT]).has(AGENT, request.tags)
 
 
+def test_redaction_settings(server: Endpoint) -> None:
+    """A message is redacted with the options of the settings, not with the defaults."""
+    notification = Notification("run failed", AGENT, "mail ann@example.org or bob@example.org")
+    options = RedactionOptions(allow=("ann@example.org",))
+    assert send_notifications(load_settings().notify.urls, [notification], options) == ""
+    ((_, line),) = messages(server)
+    assert "mail ann@example.org or <EMAIL_1>" in line
+
+
 def test_a_promotion_by_hand_and_many_agents_are_one_message_a_cause(server: Endpoint) -> None:
     moved = describe_manual_move(
         AGENT,
@@ -293,6 +306,7 @@ def test_a_promotion_by_hand_and_many_agents_are_one_message_a_cause(server: End
                     for number in range(MAX_LINES + 5)
                 ),
             ],
+            RedactionOptions(),
         )
         == ""
     )
@@ -314,6 +328,10 @@ def test_an_address_that_is_none_is_refused_when_the_settings_are_checked_and_it
     (sentence,) = problems(load_settings())
     assert "carrier-pigeon" in sentence and "secret" not in sentence
     assert (
-        send_notifications(load_settings().notify.urls, [Notification("run failed", AGENT, "why")])
+        send_notifications(
+            load_settings().notify.urls,
+            [Notification("run failed", AGENT, "why")],
+            RedactionOptions(),
+        )
         == sentence
     )

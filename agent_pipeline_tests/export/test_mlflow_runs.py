@@ -1,15 +1,21 @@
 """Candidates and champions in an MLflow: a database of its own in a folder of the test's."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion import mlflow_runs
 from agent_pipeline.promotion.ledger import EXPORT
-from agent_pipeline.promotion.mlflow_runs import URI, write_run
+from agent_pipeline.promotion.mlflow_runs import URI, RunContent, write_run
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench
 from agent_pipeline_tests.defs.test_champions import decide, run_job
@@ -79,6 +85,58 @@ def test_a_run_holds_figures_settings_and_lineage_and_the_alias_follows_the_cham
         assert private not in written
 
 
+class RecordingClient:
+    """A client that keeps the settings and tags that it is given, and knows no run."""
+
+    params: ClassVar[dict[str, str]] = {}
+
+    def get_experiment_by_name(self, name: str) -> None:
+        return None
+
+    def create_experiment(self, name: str) -> str:
+        return "1"
+
+    def search_runs(self, experiments: list[str], query: str, max_results: int) -> list[Any]:
+        return []
+
+    def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(run_id="1", run_name=run_name))
+
+    def log_batch(
+        self, run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]
+    ) -> None:
+        self.params.update(params)
+
+    def set_terminated(self, run_id: str) -> None:
+        pass
+
+
+def test_redaction_settings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are redacted with the options of the settings, not with the defaults."""
+    monkeypatch.setenv(URI, "sqlite:///nowhere.db")
+    monkeypatch.setenv("AGENT_PIPELINE_REDACTION__ALLOW", '["ann@example.org"]')
+    modules = {
+        "mlflow": SimpleNamespace(MlflowClient=RecordingClient),
+        "mlflow.entities": SimpleNamespace(
+            Metric=lambda *fields: fields,
+            Param=lambda *fields: fields,
+            RunTag=lambda *fields: fields,
+        ),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    collect = mlflow_runs.collect_run_content
+
+    def collect_with_contacts(lake: Lake, key: PartitionKey, export: Artifact) -> RunContent:
+        content = collect(lake, key, export)
+        contacts = {"contacts": "ann@example.org, bob@example.org"}
+        return replace(content, settings=content.settings | contacts)
+
+    monkeypatch.setattr(mlflow_runs, "collect_run_content", collect_with_contacts)
+    assert "MLflow has" in decide(bench, monkeypatch, Night(bench.lake, GOOD))["mlflow"]
+    assert RecordingClient.params["contacts"] == "ann@example.org, <EMAIL_1>"
+
+
 @pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9/", "nonsense://user:secret@host"])
 def test_a_promotion_holds_where_mlflow_does_not_take_it_and_says_so_in_a_sentence(
     mlflow: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch, uri: str
@@ -96,8 +154,9 @@ def test_without_mlflow_set_nothing_is_written_and_without_it_installed_the_sent
 ) -> None:
     lake = Lake(str(tmp_path / "lake"))
     night = Night(lake, GOOD)
-    assert write_run(lake, KEY, night.export) is None
+    redactor = Redactor(RedactionOptions())
+    assert write_run(lake, KEY, redactor, night.export) is None
     monkeypatch.setenv(URI, "sqlite:///nowhere.db")
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    written = write_run(lake, KEY, night.export)
+    written = write_run(lake, KEY, redactor, night.export)
     assert written is not None and not written.ok and "install mlflow-skinny" in written.text

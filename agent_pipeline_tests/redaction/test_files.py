@@ -110,7 +110,7 @@ def test_exceptions(fail):
         except Exception as cause:
             raise ValueError(f"it cannot be read: {PRIVATE}") from cause
     except ValueError as error:
-        public = redact_exception(error)
+        public = redact_exception(error, RedactionOptions())
     texts = " ".join(map(str, (public, public.__cause__, public.__context__)))
     assert isinstance(public, ValueError) and "it cannot be read: <EMAIL_1>" in texts
     assert PRIVATE not in texts and "s3cretPw9" not in texts and public.__cause__.__traceback__
@@ -118,5 +118,8 @@ def test_exceptions(fail):
 
 def test_an_exception_without_private_data_stays_the_same():
     error = OSError(2, "No such file", "/tmp/a")
-    assert redact_exception(error) is error and error.args == (2, "No such file")
-    assert redact_sentence("The lake is away.") == "The lake is away."
+    assert redact_exception(error, RedactionOptions()) is error and error.args == (
+        2,
+        "No such file",
+    )
+    assert redact_sentence("The lake is away.", RedactionOptions()) == "The lake is away."

@@ -72,7 +72,8 @@ def night_digest(
             Notification(title, "", f"{headline}. Page: {path}"),
             *(Notification(title, row[0], row[1]) for row in rows),
         ]
-        problem = send_notifications(workspace.settings().notify.urls, notices)
+        settings = workspace.settings()
+        problem = send_notifications(settings.notify.urls, notices, settings.redaction_options)
     except PipelineError as error:
         return dg.SkipReason(str(error))
     if problem:

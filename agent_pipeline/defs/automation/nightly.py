@@ -93,7 +93,9 @@ def nightly(
     except PipelineError as error:
         problem = (
             send_notifications(
-                settings.notify.urls, [Notification("no run this night", "", str(error))]
+                settings.notify.urls,
+                [Notification("no run this night", "", str(error))],
+                settings.redaction_options,
             )
             if settings
             else ""
@@ -158,7 +160,8 @@ def nightly(
         f"into night.runs and night.minutes"
         for place, request in enumerate(requests[fit:], 1)
     ]
-    reasons += filter(None, [send_notifications(settings.notify.urls, unsent)])
+    problem = send_notifications(settings.notify.urls, unsent, settings.redaction_options)
+    reasons += filter(None, [problem])
     for reason in reasons:
         context.log.info(reason)
     yield from requests[:fit]

@@ -66,7 +66,9 @@ def notices(
     except PipelineError as error:
         return dg.SkipReason(str(error))
     if problem := send_notifications(
-        settings.notify.urls, [notice for run in runs for notice in of_run(context.instance, run)]
+        settings.notify.urls,
+        [notice for run in runs for notice in of_run(context.instance, run)],
+        settings.redaction_options,
     ):
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
     return dg.SensorResult(

@@ -97,6 +97,7 @@ def champion(
             gguf_export,
             compare,
             promotion_settings,
+            Redactor(workspace.settings().redaction_options),
             f"run {context.run_id}",
         )
         seen, decided = night.probation, night.decided
