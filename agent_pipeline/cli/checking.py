@@ -23,10 +23,16 @@ def check() -> None:
     """
     from agent_pipeline.config.checks import problems, unknown_agents
     from agent_pipeline.defs.automation.nightly import cron_problems
+    from agent_pipeline.redaction import Redactor
 
     settings = load_settings()
     found = [*problems(settings), *cron_problems(settings)]
     keys: list[PartitionKey] = []
+    try:
+        Redactor(settings.redaction_options)
+    except PipelineError as error:
+        if str(error) not in found:
+            found.append(str(error))
     try:
         keys = settings.open_store().partitions()
     except PipelineError as error:

@@ -34,7 +34,7 @@ from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.notifications import open_senders
 from agent_pipeline.options import Options, did_you_mean
-from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction import check_options
 from agent_pipeline.selection.embeddings import check_embeddings
 from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.training.config import NO_TEACHER, PREFERENCES, DistillTraining
@@ -46,7 +46,7 @@ def problems(settings: Settings) -> list[str]:
     No store is opened.
     """
     checks = (
-        lambda: Redactor(settings.redaction_options),
+        lambda: check_options(settings.redaction_options),
         lambda: settings.split_sizes,
         lambda: open_senders(settings.notify.urls),
     )

@@ -9,6 +9,7 @@ silently leave a default in place.
 import json
 import os
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -428,6 +429,27 @@ def load_settings(**overrides: Any) -> Settings:
     settings._variables = EnvSettingsSource(Settings)()
     _check_assets(settings, file)
     return settings
+
+
+def cached_settings() -> Settings:
+    """Return the settings in force, read again only if the file or a variable has changed.
+
+    For code that runs once per asset while the code location loads. The result is shared, so it
+    must not be changed.
+
+    Raises:
+        SettingsError: as `load_settings`.
+    """
+    file = config_file()
+    status = file.stat() if file else None
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIX)))
+    written = (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
+    return _settings_read_at(Path.cwd(), file, written, variables)
+
+
+@lru_cache(maxsize=1)
+def _settings_read_at(*_state: object) -> Settings:
+    return load_settings()
 
 
 def config_file() -> Path | None:

@@ -6,7 +6,7 @@ appears in Dagster only: settings, tables and folders use the asset's name.
 
 import dagster as dg
 
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.settings import cached_settings
 from agent_pipeline.errors import SettingsError
 
 OWN_TAG = "agent_pipeline"
@@ -19,7 +19,7 @@ OWN_ASSETS = dg.AssetSelection.tag(OWN_TAG, "")
 def key_prefix() -> list[str]:
     """Return the parts of the setting `key_prefix`; none if the settings cannot be read."""
     try:
-        return [part for part in load_settings().key_prefix.split("/") if part]
+        return [part for part in cached_settings().key_prefix.split("/") if part]
     except SettingsError:  # the code location reports it when it loads, and every run does
         return []
 

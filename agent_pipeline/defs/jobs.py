@@ -6,8 +6,8 @@ from agent_pipeline.defs.asset_keys import OWN_ASSETS
 
 RETRAIN, MIX, COMPARE = "retrain", "mix", "compare_methods"
 
-_OF_ALL_AGENTS = OWN_ASSETS & dg.AssetSelection.from_string('key:"*multi_task_dataset"')
-_COMPARISON = OWN_ASSETS & dg.AssetSelection.from_string('key:"*method_comparison"')
+_OF_ALL_AGENTS = OWN_ASSETS & dg.AssetSelection.key_substring("multi_task_dataset")
+_COMPARISON = OWN_ASSETS & dg.AssetSelection.key_substring("method_comparison")
 
 retrain = dg.define_asset_job(
     RETRAIN,

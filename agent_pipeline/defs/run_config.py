@@ -20,7 +20,7 @@ from agent_pipeline.config.resolution import (
     resolve,
     shared,
 )
-from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.config.settings import Settings, cached_settings
 from agent_pipeline.config.trust import check_texts, check_trusted, typed
 from agent_pipeline.defs.asset_keys import name_of_op, op_name
 from agent_pipeline.defs.partitions import agent_key
@@ -189,7 +189,7 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
 def _shown(options: type[Options]) -> dict[str, object]:
     """Return the values for all agents, which the launchpad shows."""
     try:
-        return resolve(load_settings(), options).options.model_dump()
+        return resolve(cached_settings(), options).options.model_dump()
     except (
         SettingsError
     ):  # the code location says what is wrong when it loads, and so does every run

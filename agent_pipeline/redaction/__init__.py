@@ -13,10 +13,10 @@ not handed on.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent_pipeline.errors import RedactionError, SettingsError
-from agent_pipeline.redaction.detectors import Detectors
+from agent_pipeline.redaction.detectors import RULE_KINDS, Detectors
 from agent_pipeline.redaction.encoded import decoded_windows
 from agent_pipeline.redaction.forms import identity
 from agent_pipeline.redaction.kinds import KINDS, OPT_IN
@@ -277,7 +277,23 @@ def _compiled(allowed: str) -> re.Pattern[str]:
         ) from error
 
 
+def check_options(options: RedactionOptions) -> None:
+    """Check the settings of redaction without loading the rules for keys and passwords.
+
+    Loading the rules takes a second of processor time, which each start of the code location would
+    spend.
+
+    Raises:
+        SettingsError: an option has a value that it cannot have.
+        RedactionError: a detector cannot be loaded.
+    """
+    Redactor(replace(options, types=tuple(sorted(set(options.types) - RULE_KINDS))))
+
+
 def _known_regions(regions: tuple[str, ...]) -> None:
+    if regions == RedactionOptions.phone_regions:
+        return  # the import would cost each start of the code location a tenth of a second
+
     import phonenumbers
 
     if unknown := sorted(set(regions) - phonenumbers.SUPPORTED_REGIONS):

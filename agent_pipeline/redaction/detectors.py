@@ -39,7 +39,8 @@ from agent_pipeline.redaction.scripts import with_blanks_between_scripts
 RULES = Path(__file__).with_name("rules.yaml")
 _OURS = "ours."
 _SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
-_RULED = _SECRETS | {"EMAIL", "IBAN", "PASSPORT", "NATIONAL_ID"}
+RULE_KINDS = _SECRETS | {"EMAIL", "IBAN", "PASSPORT", "NATIONAL_ID"}
+"""The kinds that the rules of kingfisher find, among other detectors."""
 _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
 
 
@@ -62,7 +63,7 @@ class Detectors:
         self._kinds = frozenset(kinds)
         regions = tuple(phone_regions) if "PHONE" in self._kinds else None
         wanted: dict[Detector, set[str]] = {
-            _ruled: _RULED,
+            _ruled: RULE_KINDS,
             _assigned: _SECRETS,
             written_passwords: {"PASSWORD", "API_KEY"},
             passwords_of_commands: {"PASSWORD"},
@@ -78,7 +79,7 @@ class Detectors:
         self._detectors = [
             detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds
         ]
-        if self._kinds & _RULED:
+        if self._kinds & RULE_KINDS:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
     def find(self, text: str) -> dict[str, str]:
