@@ -158,9 +158,7 @@ def report(
     partition: PARTITION,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="File to which the page is copied. It is one HTML file without other files."
-        ),
+        typer.Option(help="File to which the page is copied, as one HTML file."),
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:

@@ -18,8 +18,7 @@ lineage = typer.Typer(
 
 AS_JSON = typer.Option(
     "--json",
-    help="Print JSON. Its fields are those of agent_pipeline.governance.lineage, forgetting and "
-    "pruning.",
+    help="Print JSON with the fields of agent_pipeline.governance.lineage, forgetting and pruning.",
 )
 
 
@@ -130,7 +129,9 @@ def prune(
     ] = None,
     delete: Annotated[
         bool,
-        typer.Option("--delete", help="Delete them. Without this option, they are only shown."),
+        typer.Option(
+            "--delete", help="Delete the models and exports, instead of only showing them."
+        ),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:

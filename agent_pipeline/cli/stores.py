@@ -33,7 +33,7 @@ def discover(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print JSON. Its fields are those of agent_pipeline.ingestion.discovery."
+            "--json", help="Print JSON with the fields of agent_pipeline.ingestion.discovery."
         ),
     ] = False,
 ) -> None:

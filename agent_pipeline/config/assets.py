@@ -86,17 +86,17 @@ class CurationConfig(Options):
         default=list(LEAK_PATTERNS),
         description=(
             "Regular expressions that find a verdict in the text that the agent "
-            "saw, on lines in lower case. Such a line is removed if it is at the "
-            "end of a tool result or a user message; otherwise the session is "
-            "dropped."
+            "saw, on lines in lower case. A line with a verdict is removed if it "
+            "is at the end of a tool result or a user message. Otherwise the "
+            "session is dropped."
         ),
     )
     served_model_sessions: Literal["drop", "keep"] = Field(
         default="drop",
         description=(
             "What happens to sessions of a model that this lake produced: drop or "
-            "keep. The session's model name identifies them. A model that learns "
-            "from its own sessions repeats its own mistakes."
+            "keep. The model name in a session identifies such sessions. A model "
+            "that learns from its own sessions repeats its own mistakes."
         ),
     )
 
@@ -120,7 +120,7 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
     untrained_turns: list[str] = Field(
         default=["failed_measures"],
         description=(
-            "Facts about a turn that exclude it from training. Such a turn "
+            "Facts about a turn that exclude it from training. An excluded turn "
             "remains as context. tool_error: a tool returned an error. refused: "
             "the environment refused the call. breaks_schema: the arguments break "
             "the schema of the tool. repeated_call: the call repeats an earlier "
@@ -191,8 +191,8 @@ class CoresetConfig(CoresetOptions):
     base_model: str = Field(
         default=EMBEDDED,
         description=(
-            "Model that computes losses and hidden states, for the strategies and "
-            "embeddings that need them."
+            "Model that computes losses and hidden states, for strategies and "
+            "embeddings that need a model."
         ),
     )
     base_revision: str = Field(
@@ -269,7 +269,7 @@ class AdapterConfig(AdapterTraining):
         description=(
             "Share of training rows in which the base model answers plain "
             "questions, so that the trained model keeps its general abilities. "
-            "There are 32 to 120 such rows, and never more than other training "
+            "There are 32 to 120 such rows, but never more than other training "
             "rows. 0 means no such rows."
         ),
     )
@@ -283,7 +283,7 @@ class EvaluationConfig(Options):
         ge=0,
         description=(
             "Largest number of held-out assistant turns that the models answer, "
-            "chosen by hash. With 0, only the loss and the probability of a call "
+            "chosen by hash. If 0, only the loss and the probability of a call "
             "are computed."
         ),
     )
@@ -335,7 +335,7 @@ class GgufConfig(Options):
         description=(
             "Largest number of held-out conversations on which the files are "
             "compared, chosen by hash. If there is a quantized file, an f16 or "
-            "f32 file answers only 24 of them."
+            "f32 file answers only 24 conversations."
         ),
     )
     max_new_tokens: int = Field(
@@ -387,8 +387,8 @@ class ChampionConfig(PromotionPolicy):
     sanity_questions_beyond_project: bool = Field(
         default=False,
         description=(
-            "Whether sanity questions may be rows of other projects. Their "
-            "content is never written into the pages of this agent."
+            "Whether sanity questions may be rows of other projects. The content "
+            "of such rows is never written into the pages of this agent."
         ),
     )
 
@@ -433,8 +433,8 @@ class EpisodesConfig(Options):
         default=64,
         ge=1,
         description=(
-            "Largest number of held-out tasks to play, chosen by hash. With fewer "
-            "than 59 harm-free episodes, a harm rate of 5 % cannot be ruled out."
+            "Largest number of held-out tasks to play, chosen by hash. Fewer than "
+            "59 harm-free episodes cannot rule out a harm rate of 5 %."
         ),
     )
     fresh_tasks: int = Field(
@@ -486,8 +486,8 @@ class ComparisonConfig(Options):
         default=3,
         ge=1,
         description=(
-            "Training runs per method. With one run, a difference cannot be "
-            "distinguished from noise."
+            "Training runs per method. One run per method cannot distinguish a "
+            "difference from noise."
         ),
     )
     coreset_size: int = Field(
@@ -508,9 +508,9 @@ class ComparisonConfig(Options):
     settings: list[str] = Field(
         default=[],
         description=(
-            "Settings of every method, as asset.setting=value. They may belong to "
-            "sft_coreset, the training steps, evaluation and episodes. The "
-            "method's own settings have priority."
+            "Settings of every method, as asset.setting=value. The settings may "
+            "belong to sft_coreset, the training steps, evaluation and episodes. "
+            "The method's own settings have priority."
         ),
     )
 

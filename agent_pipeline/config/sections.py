@@ -34,8 +34,8 @@ class AgentSettings(Section):
     task_pattern: str = Field(
         default="",
         description=(
-            "Regular expression on the session id. Its groups, or else the whole "
-            "match, name the task."
+            "Regular expression on the session id. The groups of the expression, "
+            "or the whole match, name the task."
         ),
     )
     task_field: str = Field(
@@ -74,7 +74,8 @@ class AgentSettings(Section):
     assets: AssetValues = Field(
         default={},
         description=(
-            "Settings of this agent's assets, by asset. They override the settings of all agents."
+            "Settings of this agent's assets, by asset. These settings override "
+            "the settings of all agents."
         ),
     )
 
@@ -266,7 +267,7 @@ class NotifySettings(Section):
         ge=1,
         description=(
             "Number of days without training after which a notification is sent. "
-            "It is repeated after as many days."
+            "The notification is repeated after the same number of days."
         ),
     )
 

@@ -137,8 +137,8 @@ class Settings(BaseSettings):
     task_pattern: str = Field(
         default="",
         description=(
-            "Regular expression on the session id. Its groups, or else the whole "
-            "match, name the task."
+            "Regular expression on the session id. The groups of the expression, "
+            "or the whole match, name the task."
         ),
     )
     task_field: str = Field(

@@ -35,8 +35,8 @@ class JudgingOptions(Options):
         default=[],
         description=(
             "Measures of each turn of the agent: its text, its tool calls and "
-            "their results. They are written like measures. "
-            "sft_dataset.untrained_turns can exclude turns that fail."
+            "their results. The setting sft_dataset.untrained_turns can exclude "
+            "turns that fail."
         ),
     )
     decided_by: list[str] = Field(

@@ -27,8 +27,8 @@ class PromotionPolicy(Options):
         gt=0,
         le=1,
         description=(
-            "Smallest gain, as a share, that the test must be able to detect. "
-            "With too few tasks to detect it, nothing is decided."
+            "Smallest gain, as a share, that the test must be able to detect. If "
+            "there are too few tasks to detect the gain, nothing is decided."
         ),
     )
     regression_margin: float = Field(

@@ -61,16 +61,16 @@ class CoresetOptions(CrowdingOptions):
         description=(
             "Strategy that selects the rows: hybrid, diversity, loss_topk, "
             "random, the name of an installed strategy, or "
-            "package.module:function. docs/explanation/selection.md compares "
-            "them."
+            "package.module:function. docs/explanation/selection.md compares the "
+            "strategies."
         ),
     )
     target_size: int = Field(
         default=1000,
         ge=1,
         description=(
-            "Number of rows to select. If there are no more rows than that, all "
-            "rows are selected and no losses are computed."
+            "Number of rows to select. If there are not more rows, all rows are "
+            "selected and no losses are computed."
         ),
     )
     loss_ratio: float = Field(
@@ -86,7 +86,7 @@ class CoresetOptions(CrowdingOptions):
         description=(
             "Jaccard similarity of words from which two rows are duplicates, such "
             "as 0.8. The duplicate with the best score is kept; if scores are "
-            "equal, the earliest duplicate. With 0, only identical rows are left "
+            "equal, the earliest duplicate. If 0, only identical rows are left "
             "out, and only if not all rows are selected."
         ),
     )

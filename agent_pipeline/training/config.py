@@ -100,7 +100,9 @@ class Training(Options):
         ),
     )
     max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Norm to which gradients are clipped."
+        default=1.0,
+        gt=0,
+        description="Largest norm of the gradients. Larger gradients are clipped.",
     )
     per_device_train_batch_size: int = Field(
         default=1,
@@ -202,7 +204,9 @@ class AdapterTraining(Training):
     lora_alpha: int = Field(
         default=32,
         ge=1,
-        description=("Scale of the adapter. Its output is multiplied by lora_alpha / lora_r."),
+        description=(
+            "Scale of the adapter. The output of the adapter is multiplied by lora_alpha / lora_r."
+        ),
     )
     lora_dropout: float = Field(
         default=0.0,
@@ -342,8 +346,8 @@ class FurtherTraining(Training):
         le=1,
         description=(
             "Fall of the mean probability of the right decision at which training "
-            "stops. It is measured for each kind of decision: the called tool, or "
-            "an answer."
+            "stops. The fall is measured for each kind of decision: the called "
+            "tool, or an answer."
         ),
     )
     stop_turns: int = Field(
@@ -425,8 +429,8 @@ class GrpoTraining(OnPolicyTraining):
     use_world: bool = Field(
         default=True,
         description=(
-            "Whether tasks are played in the agent's world, if it has a world. "
-            "With false, single turns are rewarded for agreement with the logged "
+            "Whether tasks are played in the agent's world, if it has a world. If "
+            "false, single turns are rewarded for agreement with the logged "
             "turns."
         ),
     )

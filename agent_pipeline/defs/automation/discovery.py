@@ -25,7 +25,7 @@ read by the next tick.
     minimum_interval_seconds=30,
     description="Adds a partition for each new agent in the store, and records which agents have "
     "new "
-    "sessions or labels. It starts no run.",
+    "sessions or labels. The sensor starts no run.",
 )
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]

@@ -29,7 +29,8 @@ VARIED_CHECK = "new_rows_are_varied"
                 VARIED_CHECK,
                 "Passes if no group of near-duplicates, no task and no phrase dominates the rows "
                 "that are new since the "
-                "last coreset. If it fails, look at the sessions that it names: somebody may have "
+                "last coreset. If it fails, look at the sessions that the check names: somebody "
+                "may have "
                 "planted them.",
             )
         ],

@@ -24,7 +24,7 @@ def replay_buffer(
     training runs.
 
     The sample keeps rows whose sessions the store has lost, until `agent-pipeline forget`
-    removes them. It contains no row of a held-out task.
+    removes them. The sample has no row of a held-out task.
     """
     # The rows with the lowest hashes of their sessions. It is updated before the training that
     # reads it, which leaves out its own rows: made again from the same tables it has the same

@@ -53,7 +53,8 @@ def evaluation(
     """Scores of the adapter and of its base model on every assistant turn of the held-out tasks.
 
     The scores are the loss, whether the model calls a tool when it should, and whether the calls
-    and answers are right. `gguf_export` and `champion` need them.
+    and answers are right. `gguf_export` and `champion` use
+    the scores.
     """
     with user_errors():
         config, adapter = (

@@ -43,7 +43,7 @@ def method_comparison(
     """A report that compares training methods on the same rows, held-out turns and episodes.
 
     Each method is trained with several seeds. A method that selects a coreset is also compared
-    with a random coreset. The job `compare_methods` makes this asset. Its models are never
+    with a random coreset. The job `compare_methods` makes this asset. The compared models are never
     served.
     """
     with user_errors():

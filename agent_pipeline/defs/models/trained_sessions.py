@@ -35,7 +35,7 @@ def trained_sessions(
     """One row per session on which the last training run trained.
 
     The table shows which sessions are new. A nightly run stops here if too few sessions are new
-    (`night.new_sessions`), and no verdict, setting or code changed. It also stops here if the
+    (`night.new_sessions`), and no verdict, setting or code changed. The run also stops here if the
     time of the night is over (`night.minutes`). A run that a person starts always continues.
     """
     with user_errors():
