@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from agent_pipeline.compat.examples import counted, session_of_chat, value_of
 from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, session_of
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.sft import cut_after_last_trained_turn
 from agent_pipeline.datasets.sharegpt import from_sharegpt_turns
 from agent_pipeline.datasets.splits import SPLITS
@@ -29,7 +30,7 @@ from agent_pipeline.sources.formats.fields import chosen, number, objects, when
 from agent_pipeline.sources.formats.plain import ShareGPTSource
 from agent_pipeline.sources.formats.record_files import records
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 Record = Mapping[str, Any]
 
 KEYS = "messages, conversations, prompt and completion, or instruction and output"
@@ -173,7 +174,7 @@ def _row(record: object, place: int, split: str) -> Row | str:
     if not any(is_trained(message) for message in messages if message["role"] == "assistant"):
         return "nothing_to_learn"
     name = _text(record, "row_id") or _text(record, "session_id") or f"record-{place}"
-    return {
+    row = {
         "row_id": name,
         "session_id": _text(record, "session_id") or session.session_id or name,
         "content_sha256": content,
@@ -189,6 +190,7 @@ def _row(record: object, place: int, split: str) -> Row | str:
             ("score", "created_at"),
         ),
     }
+    return cast(Row, row)
 
 
 def _text(record: object, name: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.multi_task import MIXED_TABLE
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError
 from agent_pipeline.json_types import JsonValue
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -103,7 +104,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
         return lake.verify(artifact)
 
-    def shown_to_models(self, rows: Iterable[dict[str, object]]) -> list[dict[str, Any]]:
+    def shown_to_models(self, rows: Iterable[DatasetRow]) -> list[DatasetRow]:
         """Return rows as models see them.
 
         If the settings want it, made-up values replace the pseudonyms.
@@ -127,7 +128,7 @@ class RowsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
     mix: bool
 
-    def training_rows(self, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    def training_rows(self, columns: Sequence[str] = ()) -> Iterator[DatasetRow]:
         """Return the rows of the split `train`; with `columns`, only these columns."""
         if self.mix:
             return read_dataset_rows(self.open_lake(), None, dataset=MIXED_TABLE, columns=columns)

@@ -451,8 +451,8 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
 
     lake, key = params.open_lake(), params.key
     adapter = params.find_artifact(params.adapter)
-    row: dict[str, Any] = next(read_dataset_rows(lake, key, ("select", "test")), {})
-    tools = row.get("tools") or []
+    row = next(read_dataset_rows(lake, key, ("select", "test")), None)
+    tools = (row.get("tools") if row else None) or []
     others = choose_other_turns(
         lake, key, params.sanity_question_rows, params.sanity_questions_beyond_project
     )

@@ -148,7 +148,8 @@ def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext)
     """
     lake, key = workspace.open_lake(), agent_key(context)
     for row in with_surrogates(read_dataset_rows(lake, key, ("select", "test"))):
-        yield dump_canonical_json([row[name] for name in TEXTS if row.get(name)])
+        columns: Mapping[str, object] = row
+        yield dump_canonical_json([columns[name] for name in TEXTS if columns.get(name)])
 
 
 def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.cpu_attention import grouped_attention
 from agent_pipeline.engine.prefix_tree import IntArray, PrefixTree, build_prefix_tree
 from agent_pipeline.models.base_model import BaseModel
@@ -410,7 +411,7 @@ def cached_rows(logits: "torch.Tensor") -> int:
 
 
 def compute_losses_of_base(
-    rows: Iterable[dict[str, object]],
+    rows: Iterable[DatasetRow],
     base: BaseModel,
     adapter_dir: Path | None = None,
     progress: Progress = silent,
@@ -437,7 +438,7 @@ def compute_losses_of_base(
 def compute_sft_losses(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
-    rows: Iterable[dict[str, object]],
+    rows: Iterable[DatasetRow],
     max_length: int,
     progress: Progress = silent,
 ) -> list[RowLoss]:

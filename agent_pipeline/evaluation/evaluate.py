@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import average_losses, combine_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore, score
@@ -109,7 +109,7 @@ class EvaluationOptions:
 
 
 def evaluate(
-    rows: list[dict[str, Any]],
+    rows: list[DatasetRow],
     base: BaseModel,
     adapter_dir: Path,
     options: EvaluationOptions,
@@ -153,7 +153,7 @@ def evaluate(
             "max_length."
         )
     heldout = split_into_trained_rows(answerer.renderer, heldout)
-    fitting_rows: list[dict[str, Any]] = []
+    fitting_rows: list[DatasetRow] = []
     encoded_rows: list[EncodedRow] = []
     for row in heldout:
         encoded = encode_row(answerer.renderer, row, max_length)
@@ -226,7 +226,7 @@ def evaluate(
 
 def _choose_questions(
     questions: Sequence[Question],
-    rows: list[dict[str, object]],
+    rows: list[DatasetRow],
     options: EvaluationOptions,
 ) -> list[int]:
     """Return the positions of the questions that are answered.
@@ -380,7 +380,7 @@ def _measure_verified_calls(
 
 
 def _list_row_losses(
-    rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]
+    rows: Sequence[DatasetRow], passes: Mapping[str, ForwardPass]
 ) -> list[RowLossEntry]:
     """Return the losses of each row.
 

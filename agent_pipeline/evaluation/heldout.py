@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import Split
 from agent_pipeline.errors import DataError, MissingError
@@ -22,7 +22,7 @@ LEAST_REPLY, AROUND_A_CALL = 96, 64
 """Tokens: of a short message, and of a call's name and markers in every family's notation."""
 
 
-def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[dict[str, Any]]:
+def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[DatasetRow]:
     """Return the SFT rows of a split: of `heldout_dataset` for `test`, else of `sft_dataset`.
 
     Raises:

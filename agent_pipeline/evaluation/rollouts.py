@@ -47,7 +47,7 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
 def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[list[Row], Play]:
     """The samples as rows of turns, and the play that rewards what a model writes in their place."""
     by_id = {f"{sample.row_id}:{sample.turn_index}": sample for sample in samples}
-    rows = [
+    rows: list[Row] = [
         {
             "row_id": row_id,
             "session_id": sample.session_id,

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool, hash_json, is_trained, list_calls
@@ -50,7 +50,7 @@ def expected_calls(message: Message) -> tuple[ParsedCall, ...]:
 
 
 def turn_samples(
-    rows: Sequence[dict[str, Any]], max_samples: int = 0, split: str = "test", seed: int = 0
+    rows: Sequence[DatasetRow], max_samples: int = 0, split: str = "test", seed: int = 0
 ) -> tuple[list[TurnSample], dict[str, int]]:
     """The samples of the rows of `split`, in order, and the counts `turns`, `duplicates`, `left_out`, `samples`.
 

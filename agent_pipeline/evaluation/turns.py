@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.packed_linear import speed_up_linear_modules
 from agent_pipeline.engine.scoring import (
     ReadTokens,
@@ -145,7 +146,7 @@ class TurnAnswerer:
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
         """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""
-        row = {
+        row: DatasetRow = {
             "row_id": sample.row_id,
             "session_id": sample.session_id,
             "messages": [*sample.prompt, sample.expected],

@@ -6,8 +6,9 @@ The model's answers are not judged here; `gate` and `parity` do that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
@@ -60,7 +61,7 @@ def turns_of(messages: Sequence[Message]) -> int:
 def play(
     llama: LlamaCpp,
     renderer: ChatRenderer,
-    conversations: Sequence[dict[str, Any]],
+    conversations: Sequence[DatasetRow],
     most: int,
     max_new_tokens: int,
 ) -> Played:

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.conversations import play
@@ -81,9 +81,9 @@ class ExportRows:
         trained: Training rows, whose calls are counted in `limits` if a server cannot serve them.
     """
 
-    conversations: Sequence[dict[str, Any]]
-    measured: Sequence[dict[str, Any]] = ()
-    trained: Iterable[dict[str, Any]] = ()
+    conversations: Sequence[DatasetRow]
+    measured: Sequence[DatasetRow] = ()
+    trained: Iterable[DatasetRow] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,7 +429,7 @@ def write_files(
     whole: BaseModel,
     out_dir: Path,
     options: ExportOptions,
-    measured: Sequence[dict[str, Any]],
+    measured: Sequence[DatasetRow],
 ) -> dict[str, Path]:
     """Write a GGUF file for each type, and return the files by type.
 

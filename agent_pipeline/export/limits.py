@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.export.report import ServingLimit, ToolDifference
 from agent_pipeline.models.json_numbers import NumberText, changed_numbers, parse_json
 from agent_pipeline.sessions.session import Tool, list_calls
@@ -32,7 +33,7 @@ class UnwritableCalls:
     reasons: dict[str, int]
 
 
-def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, UnwritableCalls]:
+def unwritable_calls(conversations: Iterable[DatasetRow]) -> dict[str, UnwritableCalls]:
     """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from
     writing, by reason.
 
@@ -49,7 +50,7 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, Un
     return {name: UnwritableCalls(calls[name], dict(counts)) for name, counts in reasons.items()}
 
 
-def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
+def rounded_calls(conversation: DatasetRow) -> list[str]:
     """Return the tools of the calls with a number that llama.cpp's template engine writes
     otherwise, once per call.
     """
@@ -57,7 +58,7 @@ def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
 
 
 def limits_by_tool(
-    conversations: Iterable[Mapping[str, object]],
+    conversations: Iterable[DatasetRow],
     rounds_numbers: bool,
     differing: Mapping[str, ToolDifference],
 ) -> list[ServingLimit]:
@@ -72,7 +73,7 @@ def limits_by_tool(
     """
     rounded: Counter[str] = Counter()
 
-    def passed_on() -> Iterator[Mapping[str, object]]:
+    def passed_on() -> Iterator[DatasetRow]:
         # One pass: there may be more training rows than fit into memory.
         for conversation in conversations:
             rounded.update(rounded_calls(conversation) if rounds_numbers else ())

@@ -9,10 +9,11 @@ others. Quantised answers differ more often; their rates are reported.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
 from agent_pipeline.engine.scoring import score_tokens
 from agent_pipeline.errors import DataError, ExportError
@@ -52,7 +53,7 @@ answer for good.
 """
 
 _PRICES = {"type": "number", "default": 1.0, "minimum": 0.01}
-PROBE: dict[str, Any] = {
+PROBE: DatasetRow = {
     "messages": [
         {"role": "user", "content": "Pay 12345.67."},
         {
@@ -123,7 +124,7 @@ def prompt_of(messages: list[Message]) -> list[Message]:
 
 def prompts(
     tokenizer: "PreTrainedTokenizerBase",
-    conversations: Sequence[dict[str, Any]],
+    conversations: Sequence[DatasetRow],
     render: Callable[..., str],
 ) -> list[Prompt]:
     """What is asked, as transformers sees it: of every second conversation its first call, of the
@@ -161,7 +162,7 @@ def words_only(messages: list[Message], tools: object, add_generation_prompt: bo
 
 
 def check_template(
-    llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[dict[str, Any]]
+    llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[DatasetRow]
 ) -> TemplateParity:
     """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
@@ -266,7 +267,7 @@ def check_template(
     return TemplateParity(**counts, tools=dict(sorted(found.items())))
 
 
-def _probes(renderer: ChatRenderer) -> list[dict[str, Any]]:
+def _probes(renderer: ChatRenderer) -> list[DatasetRow]:
     """Return the conversation made for this check, unless the template refuses it."""
     try:
         renderer.render(PROBE["messages"], PROBE["tools"])

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
@@ -104,7 +104,7 @@ def choose_other_turns(
         if other != key and (beyond_project or other.project == key.project)
     ]
     others.sort(key=lambda other: hash_json([str(key), str(other)]))
-    candidates: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
+    candidates: list[tuple[int, str, PartitionKey, DatasetRow]] = []
     for other in others[:count]:
         with suppress(DataError):
             rows = heapq.nsmallest(
@@ -266,7 +266,7 @@ def _make_sample(question: str, tools: list[Tool]) -> TurnSample:
         {"role": "user", "content": question},
         {"role": "assistant", "content": QUESTIONS[question][0]},
     ]
-    row = {
+    row: DatasetRow = {
         "row_id": question,
         "session_id": "",
         "task_key": question,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_pipeline.redaction.kinds import PSEUDONYM
 from agent_pipeline.sessions.session import hash_json
@@ -57,6 +57,9 @@ def address(fake: "Faker", first: str, last: str) -> str:
     return f"{mailbox}@{domain}".lower()
 
 
+Row = TypeVar("Row", bound=Mapping[str, object])
+"""A row of a data set."""
+
 VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "EMAIL": lambda fake, number: address(fake, fake.first_name(), fake.last_name()),
     "PHONE": lambda fake, number: fake.numerify(fake.random_element(PHONES)),
@@ -84,7 +87,7 @@ TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 """The columns that hold what was said."""
 
 
-def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:
     """The rows of a data set as a model is to see them; a row without pseudonyms is the same
     object.
 
@@ -93,14 +96,17 @@ def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     and the last digits of a card are those of its made-up number.
     """
     for row in rows:
-        texts = {name: row[name] for name in TEXTS if row.get(name)}
+        stored: Mapping[str, Any] = row
+        texts = {name: stored[name] for name in TEXTS if stored.get(name)}
         system = system_of(message for messages in texts.values() for message in messages)
-        seen = {name: spoken(messages, row["task_key"], system) for name, messages in texts.items()}
-        yield row if seen == texts else row | seen
+        seen = {
+            name: spoken(messages, stored["task_key"], system) for name, messages in texts.items()
+        }
+        yield row if seen == texts else cast(Row, {**stored, **seen})
 
 
 def surrogates_made_from(
-    stored: Sequence[dict[str, object]], seen: Sequence[dict[str, object]]
+    stored: Sequence[Mapping[str, object]], seen: Sequence[Mapping[str, object]]
 ) -> dict[str, str]:
     """What a manifest says beside the names of `stored` rows where models saw them otherwise;
     nothing where they did not.

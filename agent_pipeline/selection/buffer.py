@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.embeddings import format_conversation
 from agent_pipeline.sessions.session import hash_json
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 IsHeldOut = Callable[[Row], bool]
 """Returns whether a row may never be trained on. Its task is in another split, or its conversation
 is that of a held-out row."""

@@ -7,11 +7,12 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, filter_splits, read_sft_rows
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS
@@ -25,7 +26,7 @@ from agent_pipeline.sessions.tables import (
 )
 from agent_pipeline.storage.lake import Lake
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 
 DATASET, CORESET_TABLE, BUFFER = SFT_TABLE, "sft_coreset", "replay_buffer"
 PICKS = "coreset.json"
@@ -68,9 +69,9 @@ def read_dataset_rows(
         DataError: the table was never made, or is damaged.
     """
     if dataset == DATASET:
-        return read_sft_rows(lake, key, splits, columns)
+        return cast(Iterator[Row], read_sft_rows(lake, key, splits, columns))
     batches = read_batches(lake.open(dataset, key), [*columns, "split"] if columns else None)
-    return to_rows(filter_splits(batches, splits))
+    return cast(Iterator[Row], to_rows(filter_splits(batches, splits)))
 
 
 def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
@@ -228,4 +229,4 @@ def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
         rows = list(to_rows(read_batches(lake.open(BUFFER, key))))
     except (DataError, pa.ArrowException, OSError) as error:
         raise DamagedBufferError(key, lake.table(BUFFER, key)) from error
-    return [dict.fromkeys(SFT.names) | row for row in rows]
+    return [cast(Row, dict.fromkeys(SFT.names) | row) for row in rows]

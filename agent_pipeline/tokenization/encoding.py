@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
@@ -18,7 +19,7 @@ from agent_pipeline.tokenization.loss_masks import Encoded, check_mask, encode_c
 from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
 
 Item = TypeVar("Item")
-Row: TypeAlias = dict[str, Any]
+Row: TypeAlias = DatasetRow
 """A row with `row_id`, `session_id`, `messages` and perhaps `tools`."""
 
 DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Message, is_trained
 
@@ -83,7 +84,7 @@ def propose_length(tokens: int) -> int:
 
 
 def check_calls(
-    rows: Sequence[dict[str, Any]], messages: Sequence[Sequence[Message]], max_length: int
+    rows: Sequence[DatasetRow], messages: Sequence[Sequence[Message]], max_length: int
 ) -> None:
     """Check that an agent that makes calls is not trained without one.
 

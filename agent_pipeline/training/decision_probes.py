@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import exp
 from typing import TYPE_CHECKING
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.json_text import decode_arguments
@@ -122,7 +123,7 @@ def name_kind(messages: Sequence[Message], position: int) -> str:
 
 def find_probes(
     renderer: ChatRenderer,
-    rows: Iterable[dict[str, object]],
+    rows: Iterable[DatasetRow],
     max_length: int,
     most_per_kind: int,
 ) -> list[Probe]:
@@ -157,9 +158,7 @@ def find_probes(
     return probes
 
 
-def _find_turns(
-    renderer: ChatRenderer, rows: Iterable[dict[str, object]], max_length: int
-) -> list[_Turn]:
+def _find_turns(renderer: ChatRenderer, rows: Iterable[DatasetRow], max_length: int) -> list[_Turn]:
     """Return the turns that are trained. A turn that should not be trained is no right decision."""
     turns = []
     for row in split_into_trained_rows(renderer, rows):

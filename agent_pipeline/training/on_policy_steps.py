@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -130,7 +130,7 @@ def build_trainer_over_epochs(method: str, setup: OnPolicySetup) -> "Trainer":
     """
     config, rows = setup.config, setup.rows
     if method != "grpo":
-        rows = [row | render_turn(setup.renderer, row) for row in rows]
+        rows = [cast(Row, {**row, **render_turn(setup.renderer, row)}) for row in rows]
     batch_size = config.per_device_train_batch_size
     steps = math.ceil(len(rows) * config.num_train_epochs / batch_size)
     steps = min(steps, config.max_steps or steps)

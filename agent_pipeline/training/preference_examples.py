@@ -7,8 +7,9 @@ The loss counts the assistant's tokens of the completion only. The losses themse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
@@ -27,7 +28,7 @@ from agent_pipeline.training.decision_probes import is_same_decision, name_decis
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 """A row of `preference_dataset` or `kto_dataset`, as the lake stores it."""
 
 MAX_KIND_WEIGHT = 4.0

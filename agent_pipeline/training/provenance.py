@@ -5,19 +5,20 @@ of the run: its checkpoints, its report and the artifact in the lake are found b
 are trained on belongs to `sft` and `further_steps`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.training.config import FurtherTraining, TrainingConfig, resolve_size_defaults
 from agent_pipeline.training.rehearsal import QUESTIONS
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 """A row of a data set, as the lake stores it."""
 
 Provenance = dict[str, Any]
@@ -165,7 +166,7 @@ def hash_sft_rows(rows: Iterable[Row]) -> str:
     )
 
 
-def _hash_columns(rows: Iterable[Row], columns: Sequence[str]) -> str:
+def _hash_columns(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
     return hash_json([{name: row[name] for name in columns if name in row} for row in rows])
 
 

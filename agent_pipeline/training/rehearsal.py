@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.generation import generate
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress
@@ -126,7 +127,7 @@ class RehearsalAmount:
 def rehearse(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
-    rows: Sequence[dict[str, object]],
+    rows: Sequence[DatasetRow],
     amount: RehearsalAmount,
     max_length: int,
     progress: Progress,
@@ -153,7 +154,7 @@ def rehearse(
         (question, answer) for question, answer in zip(questions, answers, strict=True) if answer
     ]
     # Each answer is trained with tools and without: training must not teach whether to call a tool.
-    plain_rows = []
+    plain_rows: list[DatasetRow] = []
     for row_index in range(min(count, 2 * len(ended))):
         is_second_round, position = divmod(row_index, len(ended))
         question, answer = ended[position]

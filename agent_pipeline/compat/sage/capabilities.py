@@ -27,6 +27,7 @@ import msgspec
 
 from agent_pipeline.compat.examples import measure_of
 from agent_pipeline.compat.models import answering_of
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.answer_scoring import score, values
 from agent_pipeline.evaluation.call_matching import same_call
@@ -374,7 +375,13 @@ def _text(reply: object) -> str:
     ).strip()
 
 
-def _row(sample: Mapping[str, object], cap: str, number: int) -> dict[str, Any]:
+class _SampleRow(DatasetRow, total=False):
+    """A sample as a row, with what the agent was told."""
+
+    instructions: object
+
+
+def _row(sample: Mapping[str, object], cap: str, number: int) -> _SampleRow:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(
@@ -391,7 +398,7 @@ def _row(sample: Mapping[str, object], cap: str, number: int) -> dict[str, Any]:
         "task_key": str(sample.get("task_key") or f"text:{hash_json(asked)[:16]}"),
         "split": "test",
         "messages": messages,
-        "tools": sample.get("tools") or [],
+        "tools": cast("list[Tool]", sample.get("tools") or []),
         "instructions": sample.get("instructions"),
     }
 

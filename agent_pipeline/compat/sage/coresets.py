@@ -6,11 +6,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from agent_pipeline.compat.models import MAX_LENGTH, answering_of
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import compute_sft_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.selection.candidates import Candidates
@@ -21,7 +22,7 @@ from agent_pipeline.selection.pool import LOSS_RATIO
 from agent_pipeline.selection.strategies import load_strategy
 from agent_pipeline.sessions.session import hash_json
 
-Sample = dict[str, Any]
+Sample: TypeAlias = DatasetRow
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
 """Gives each sample's loss in order; `None` where it has none."""
 
@@ -85,7 +86,9 @@ class CoresetSelector:
             ModelError: it cannot be loaded.
         """
         if (answering := answering_of(model)) is not None:
-            rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
+            rows: list[Sample] = [
+                {"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)
+            ]
             return [
                 loss.loss
                 for loss in compute_sft_losses(
@@ -123,7 +126,7 @@ def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
     came before.
     """
     seen: Counter[str] = Counter()
-    rows = []
+    rows: list[Sample] = []
     for sample in samples:
         row_id = str(sample.get("row_id") or "")
         if not row_id:

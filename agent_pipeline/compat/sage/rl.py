@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agent_pipeline.compat.models import base_model
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.chat_templates import choose_template
@@ -164,7 +165,7 @@ class RLTrainingConfig:
     def _judged(
         self,
         model: object,
-        rows: list[dict[str, object]],
+        rows: list[DatasetRow],
         tokenizer: object,
         output_dir: str,
         options: dict[str, object],
@@ -209,7 +210,7 @@ class RLTrainingConfig:
     def _played(
         self,
         model: Any,
-        rows: list[dict[str, Any]],
+        rows: list[DatasetRow],
         tokenizer: Any,
         output_dir: str,
         options: dict[str, Any],
@@ -254,7 +255,7 @@ class RLTrainingConfig:
         )
 
 
-def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[DatasetRow]:
     """Pairs or judged completions of the split `train`, with the names of our tables; a record
     without a split counts as one of it.
     """
@@ -267,4 +268,4 @@ def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for n, row in enumerate(data)
     ]
-    return [row for row in rows if row["split"] == "train"]
+    return [cast(DatasetRow, row) for row in rows if row["split"] == "train"]

@@ -17,6 +17,7 @@ from agent_pipeline.datasets.build import (
 )
 from agent_pipeline.datasets.preferences import Pairing, explain_missing_pairs
 from agent_pipeline.datasets.publishing import FileOptions
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE, SFT_TABLE, read_sft_columns
 from agent_pipeline.datasets.splits import (
     MIN_REQUEST_SIMILARITY,
@@ -360,10 +361,11 @@ def near_check(
         else:
             row_count = lake.open(asset, key).metadata.num_rows
 
-        def rows() -> Iterator[dict[str, Any]]:
-            read = read_dataset_rows(lake, key, SPLITS, asset, columns)
-            parts = (row | {"messages": part(row["messages"])} for row in read)
-            return (row for row in parts if row["messages"])
+        def rows() -> Iterator[DatasetRow]:
+            for row in read_dataset_rows(lake, key, SPLITS, asset, columns):
+                messages = part(row["messages"])
+                if messages:
+                    yield {**row, "messages": messages}
 
         near = find_near_across_splits(rows, alike)
     head = ["session", "its split", "is nearly", "of the split", "similarity"]

@@ -9,10 +9,10 @@ How episodes are played and rewarded belongs to `evaluation.rollouts`.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agent_pipeline._compat.trl import (
     add_trained_tokens,
@@ -21,6 +21,7 @@ from agent_pipeline._compat.trl import (
     tokenize_distillation,
     tokenize_self_distillation,
 )
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import SettingsError, first_line
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.training.config import OnPolicyTraining
@@ -28,7 +29,7 @@ from agent_pipeline.training.config import OnPolicyTraining
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-Row = dict[str, Any]
+Row: TypeAlias = DatasetRow
 Sampler = Callable[[Sequence[list[int]]], list[list[int]]]
 """A function from prompts to what the model writes after each, in tokens.
 
@@ -185,13 +186,18 @@ def _build_grpo(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer"
     )
 
 
+def _read_column(rows: Sequence[Mapping[str, object]], name: str) -> list[object]:
+    """Return a text of each row that `on_policy_steps.render_turn` made."""
+    return [row[name] for row in rows]
+
+
 def _build_sdft(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer":
     from datasets import Dataset
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
     columns = {
-        "prompt": [row["asked"] for row in setup.rows],
-        "privileged_context": [row["shown"] for row in setup.rows],
+        "prompt": _read_column(setup.rows, "asked"),
+        "privileged_context": _read_column(setup.rows, "shown"),
     }
     trainer = SDFTTrainer(
         model=setup.model,
@@ -219,7 +225,7 @@ def _build_distillation(setup: OnPolicySetup, arguments: dict[str, object]) -> "
         model=setup.model,
         teacher_model=setup.teacher,
         args=DistillationConfig(**arguments, beta=setup.config.beta, per_device_train_batch_size=1),
-        train_dataset=Dataset.from_dict({"prompt": [row["asked"] for row in setup.rows]}),
+        train_dataset=Dataset.from_dict({"prompt": _read_column(setup.rows, "asked")}),
         processing_class=setup.renderer.tokenizer,
         callbacks=setup.callbacks,
     )
