@@ -38,7 +38,7 @@ bench: install
 
 docs: install
 	$(BIN)/python -m agent_pipeline_tests.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 install: .venv/installed
 
