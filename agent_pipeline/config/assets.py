@@ -94,8 +94,8 @@ class CurationConfig(Options):
     served_model_sessions: Literal["drop", "keep"] = Field(
         default="drop",
         description=(
-            "What happens to sessions of a model that this lake produced: drop or "
-            "keep. The model name in a session identifies such sessions. A model "
+            "What happens to sessions in which a model of this lake answered: drop or "
+            "keep. The model names in a session identify such sessions. A model "
             "that learns from its own sessions repeats its own mistakes."
         ),
     )

@@ -34,7 +34,7 @@ from agent_pipeline.judging.repetitions import (
 from agent_pipeline.judging.rows import CuratedRow, JudgedRow
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns, remove_leaks
 from agent_pipeline.judging.verdict_policy import VERIFIERS
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, list_answering_models
 from agent_pipeline.sessions.tables import restore_session
 from agent_pipeline.sessions.transcript import count_characters
 
@@ -87,7 +87,7 @@ class Curation:
     Attributes:
         decisions: The decisions, in the order of the table.
         stripped: The sessions from whose text verdicts were removed.
-        by_served_model: How many sessions a model of the lake made.
+        by_served_model: How many sessions a model of the lake answered, at least in part.
     """
 
     decisions: Decisions
@@ -129,7 +129,7 @@ def curate_rows(
         required_measures: Names of measures that a good session must pass.
         bounds: How much is kept.
         leak_patterns: Regular expressions of verdicts in the text.
-        is_from_served_model: Returns whether a model of this lake made a row's session.
+        is_from_served_model: Returns whether a model of this lake answered in a row's session.
         keep_served_model: Whether such sessions are kept; they are counted in any case.
 
     Returns:
@@ -242,7 +242,7 @@ def _find_reason(
     if length > max_characters:
         return DropReason.TOO_LONG, str(length)
     if is_served:
-        return DropReason.SERVED_MODEL, row.get("model_id")
+        return DropReason.SERVED_MODEL, ", ".join(list_answering_models(row)) or None
     if row["verdict"] is None:
         return DropReason.UNJUDGED, None
     if row["verdict_by"] == "measures":  # measures alone make no example, good or bad

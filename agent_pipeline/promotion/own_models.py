@@ -13,6 +13,7 @@ from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.export.ollama import model_name
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.sessions.session import list_answering_models
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
@@ -25,7 +26,8 @@ _TAG = re.compile(r":[\w.-]+$")
 class OwnModels:
     """The names under which servers offer the models of a lake.
 
-    A session's model is one of ours in any of these cases:
+    A session that several models answered is ours if one of them is. A model is one of ours in any
+    of these cases:
 
     - Its name is, or ends with, the name of a partition that has an export (`shop/support`, or
       `openai/shop/support` behind a gateway).
@@ -56,17 +58,18 @@ class OwnModels:
                 self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
 
     def made(self, row: Mapping[str, Any]) -> bool:
-        """Return whether one of the models made a session.
+        """Return whether one of the models answered in a session.
 
         A session that is older than the first export of the name's partition was made by another
         model of this name.
 
         Args:
-            row: The session's `model_id`, `session_id` and `created_at`.
+            row: The session's `model_id`, `context`, `session_id` and `created_at`.
         """
-        model = (row["model_id"] or "").strip().lower()
-        if not model:
-            return False
+        return any(self._is_own(model.strip().lower(), row) for model in list_answering_models(row))
+
+    def _is_own(self, model: str, row: Mapping[str, Any]) -> bool:
+        """Return whether a model that answered in a session is one of the models."""
         if any(identity in self._identities for identity in _IDENTITY.findall(model)):
             return True
         is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")

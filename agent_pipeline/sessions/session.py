@@ -165,6 +165,21 @@ def hash_content(messages: bytes, tools: bytes) -> str:
     return content_hash.hexdigest()
 
 
+ANSWERING_MODELS: Final = "answering_models"
+"""The key in a session's `context` that lists the models that answered, if there are several."""
+
+
+def list_answering_models(row: Mapping[str, object]) -> list[str]:
+    """Return the models that answered a session, given as a row of `sessions`.
+
+    Tables of older versions name the last model only.
+    """
+    context = row.get("context")
+    listed = context.get(ANSWERING_MODELS) if isinstance(context, dict) else None
+    models = [row.get("model_id"), *(listed if isinstance(listed, list) else [])]
+    return list(dict.fromkeys(model for model in models if model and isinstance(model, str)))
+
+
 THOUGHT: Final = "reasoning_content"
 """The key of the thought before a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
 

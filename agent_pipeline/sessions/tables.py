@@ -91,7 +91,7 @@ SESSIONS = pa.schema(
             tools_origin="where the tools come from: source, settings, inferred (from the calls) "
             "or none",
         ),
-        *define_optional(_TEXT, model_id="the model that the agent used"),
+        *define_optional(_TEXT, model_id="the model that gave the last answer"),
         *define_optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
         *define_optional(_NUMBER, score="the store's score or reward"),
         *define_required(

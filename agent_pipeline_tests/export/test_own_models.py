@@ -85,6 +85,22 @@ def test_sessions_before_the_first_export_are_not_ours(lake: Lake):
 
 
 @pytest.mark.parametrize(
+    ("models", "own"),
+    [
+        (["gpt-5.2", "shop/support"], True),
+        (["gpt-5.2", "gpt-5.2-mini"], False),
+        ("a text of the store", False),
+        (None, False),
+    ],
+)
+def test_several_models(lake: Lake, models: object, own: bool):
+    """A session that another model ended is ours if our model answered in it."""
+    put_models(lake)
+    session = row("gpt-5.2") | {"context": {"answering_models": models}}
+    assert OwnModels(lake).made(session) == own
+
+
+@pytest.mark.parametrize(
     ("model", "own"),
     [
         ("champion", True),

@@ -462,3 +462,46 @@ def test_a_completion_that_goes_on_with_its_prompt_is_one_turn(tmp_path: Path) -
         tmp_path, {"prompt": begun, "completion": [{"role": "assistant", "content": " is 17."}]}
     )
     assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")]
+
+
+def call_by(model: str, messages: list[Any], answer: str, second: int) -> dict[str, Any]:
+    """A logged call of the session s1 that a model answered."""
+    response = completion(model=model)
+    response["choices"][0]["message"] = {"role": "assistant", "content": answer}
+    return logged_call(
+        timestamp=1768975000 + second,
+        session_id="s1",
+        request={"model": "support", "messages": messages},
+        response=response,
+    )
+
+
+def test_several_answering_models(tmp_path: Path):
+    """A session tells all models that answered in it, not only the last one."""
+    more = [*ASKED, *SAID, {"role": "user", "content": "Thanks. And order 8?"}]
+    small = call_by("shop/support", ASKED, ANSWER, 1)
+    big = call_by("gpt-5.2", more, "In Bonn.", 2)
+    (session,) = rows(tmp_path, small, big)
+    assert session.model_id == "gpt-5.2"
+    assert session.context["answering_models"] == ["gpt-5.2", "shop/support"]
+
+
+def test_discarded_answer(tmp_path: Path):
+    """A model whose answer was asked for again did not answer."""
+    small = call_by("shop/support", ASKED, "No idea.", 1)
+    big = call_by("gpt-5.2", ASKED, ANSWER, 2)
+    (session,) = rows(tmp_path, small, big)
+    assert session.messages[-1]["content"] == ANSWER
+    assert session.model_id == "gpt-5.2" and "answering_models" not in session.context
+
+
+def test_models_of_messages(tmp_path: Path):
+    """A plain row names the model of each answer."""
+    answers = [
+        {"role": "assistant", "content": "Which order?", "model": "shop/support"},
+        {"role": "user", "content": "Order 7."},
+        {"role": "assistant", "content": ANSWER, "model": "gpt-5.2"},
+    ]
+    (session,) = rows(tmp_path, {"messages": [*ASKED[:2], *answers]})
+    assert session.model_id == "gpt-5.2"
+    assert session.context["answering_models"] == ["gpt-5.2", "shop/support"]

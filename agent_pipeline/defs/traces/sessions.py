@@ -323,8 +323,8 @@ def curated_sessions(
                 else 'served_model_sessions = "keep" would train on them'
             )
             context.log.warning(
-                f"{curation.by_served_model} of {counts.total()} sessions were made by a model of "
-                f"this lake: {fate}"
+                f"{curation.by_served_model} of {counts.total()} sessions have answers of a model "
+                f"of this lake: {fate}"
             )
         return dg.MaterializeResult(
             value=table,

@@ -94,6 +94,10 @@ class ClaudeStreamSource(FileSource):
         return sorted(conversations, key=itemgetter(0))
 
 
+def _models(lines: list[Record]) -> list[object]:
+    return [section(line, "message").get("model") for line in lines if not _is_synthetic(line)]
+
+
 def _conversations(
     lines: list[Record], name: str, parent: str | None
 ) -> Iterator[tuple[str, Record]]:
@@ -115,6 +119,7 @@ def _conversations(
             "history": _history(stretch),
             "parent_session_id": parent or name,
             "ends_on_tool": True,
+            "models": _models(stretch),
         }
         yield f"{name}:before-compaction-{stretch_number}", shared | session_fields
     history = _history(last)
@@ -134,9 +139,7 @@ def _conversations(
         ),
         "usage": [result.get("usage") for result in results],
         "costs": [ended.get("total_cost_usd")],
-        "models": [
-            section(line, "message").get("model") for line in last if not _is_synthetic(line)
-        ],
+        "models": _models(last),
         "parent_session_id": parent,
         "error": (text(ended.get("result")) or "the run failed")
         if ended.get("subtype") == "error_during_execution"

@@ -206,6 +206,11 @@ class OpenAIChatSource(PlainSource):
             "tools": tools,
             "cost_usd": cost,
             "model_id": session_fields["model_id"] or answer.model,
+            "models": [
+                message.get("model")
+                for message in objects(messages)
+                if message.get("role") == "assistant"
+            ],
         }
 
 

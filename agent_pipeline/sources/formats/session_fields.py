@@ -7,7 +7,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.json_text import make_storable
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import ANSWERING_MODELS, Session
 from agent_pipeline.sources.formats.fields import (
     Record,
     clean_text,
@@ -42,6 +42,7 @@ class RecordFields(TypedDict, total=False):
         times: The times of its steps in order. The first and the last time are used.
         costs: The costs of its calls, which are summed.
         models: The models of its steps in order. The last model is used.
+        answering_models: The models whose answers the messages hold; without them, `models`.
         created_at: The start; without it, the first of `times`.
         ended_at: The end; without it, the last of `times`.
         cost_usd: The cost; without it, the sum of `costs`.
@@ -67,6 +68,7 @@ class RecordFields(TypedDict, total=False):
     times: Iterable[object]
     costs: Iterable[object]
     models: Iterable[object]
+    answering_models: Iterable[object]
     created_at: object
     ended_at: object
     cost_usd: object
@@ -92,6 +94,7 @@ _READ_APART = (
     "times",
     "costs",
     "models",
+    "answering_models",
 )
 """The fields of a record that become other fields of its session."""
 
@@ -138,7 +141,11 @@ def new_session(
                 if isinstance(formed, str)
                 else formed
             )
-    context = record_fields.get("context")
+    context = dict(record_fields.get("context") or {})
+    answering_models = [*record_fields.get("answering_models", ())] or models
+    names = {model for model in answering_models if isinstance(model, str)}
+    if len(names) > 1:
+        context[ANSWERING_MODELS] = sorted(names)
     if fields.get("error"):
         fields["score"] = fields["judgment"] = None
     return Session(

@@ -35,6 +35,19 @@ _DEPTH = 40
 """Deeper than this nobody looks for the step around a step."""
 
 
+@dataclass(frozen=True)
+class ModelAnswer:
+    """An answer of a model in a conversation.
+
+    Attributes:
+        model: The model's name.
+        start: How many keys of the conversation there are before the answer.
+    """
+
+    model: str
+    start: int
+
+
 @dataclass
 class Conversation:
     """A conversation: its system prompt, its items with their keys, and the calls that made it."""
@@ -48,6 +61,8 @@ class Conversation:
     damage: Counter[str] = field(default_factory=Counter)
     answer_at: int = 0
     """How many keys there were before the last call's answer."""
+    model_answers: list[ModelAnswer] = field(default_factory=list)
+    """The answers among the items. An answer that a later call replaced is not one of them."""
 
     @property
     def seconds(self) -> float:

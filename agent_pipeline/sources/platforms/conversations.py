@@ -22,6 +22,7 @@ from agent_pipeline.sources.formats.model_calls import is_damaged
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
     Items,
+    ModelAnswer,
     add,
     key_of,
     open_calls,
@@ -163,6 +164,8 @@ def _go_on(
             answered = [_untrained(item) for item in answered]
     add(conversation, new)
     conversation.answer_at = len(conversation.keys)
+    if answered and isinstance(call.model, str):
+        conversation.model_answers.append(ModelAnswer(call.model, conversation.answer_at))
     add(conversation, answered)
     conversation.calls.append(call)
 
@@ -216,6 +219,9 @@ def _cut(conversation: Conversation, count: int) -> None:
     behind = _after(conversation.items, count)
     del conversation.items[len(conversation.items) - len(behind) :]
     del conversation.keys[count:]
+    conversation.model_answers = [
+        answer for answer in conversation.model_answers if answer.start < count
+    ]
 
 
 def _same_system(left: Items, right: Items) -> bool:

@@ -131,6 +131,7 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
         "models": [span.model for span in calls if isinstance(span.model, str)],
+        "answering_models": [answer.model for answer in conversation.model_answers],
         "usage": [
             {_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()}
             for span in calls
