@@ -1,10 +1,10 @@
-"""Readers of session stores: a small reader per kind of store, chosen by what a path holds.
+"""Readers of session stores, one small reader per kind of store.
 
-A reader turns what its store holds into canonical sessions, and does nothing else. Pairing, repair,
-schema inference, redaction and judging are shared by all readers and live outside this room. To add
-a reader here, write a subclass of `TraceSource` and add it to `registry.SOURCES`. Users can add a
-reader without changing this package: with an entry point of the group `agent_pipeline.sources`, or
-with `sources = ["package.module:Class"]` in pipeline.toml.
+A reader turns the records of a store into canonical sessions, and does nothing else. All readers
+share the code that pairs calls with results, repairs, infers schemas, redacts and judges. That code
+lives outside this room. To add a reader here, write a subclass of `TraceSource` and add it to
+`registry.SOURCES`. Users can add a reader without changing this package: with an entry point of the
+group `agent_pipeline.sources`, or with `sources = ["package.module:Class"]` in pipeline.toml.
 """
 
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource

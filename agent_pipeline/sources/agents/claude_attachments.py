@@ -1,7 +1,7 @@
-"""Texts that Claude Code attached to a message of the user.
+"""Texts that Claude Code attaches to a user message.
 
-Claude Code wraps them in a reminder for the model. The attachment is recorded, but the reminder is
-not. If the words around an attachment differ between versions, this module uses its own words.
+Claude Code wraps these texts in a reminder for the model. It records the attachment, but not the
+reminder. If Claude Code's wording differs between versions, this module uses its own wording.
 """
 
 from typing import Any
@@ -12,9 +12,10 @@ _SIGNS = {"Error": "✘", "Warning": "⚠", "Info": "ℹ", "Hint": "★"}
 
 
 def attached_text(kind: str, attachment: Record) -> str | None:
-    """Return the text of an attachment.
+    """Return the text of an attachment, or None.
 
-    Return None if the attachment is read elsewhere, has no content, or is of an unknown kind.
+    The result is None if another function reads the attachment, if it has no content, or if its
+    kind is unknown.
     """
     name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
     content = attachment.get("content")
@@ -40,9 +41,9 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 
 
 def attached_media(attachment: Record) -> list[object]:
-    """Return the parts of an attached picture or document.
+    """Return the message parts of an attached picture or document.
 
-    The list is empty if the attachment is something else.
+    The list is empty if the attachment is neither.
     """
     content = (
         section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
@@ -53,13 +54,13 @@ def attached_media(attachment: Record) -> list[object]:
 
 
 def _joined(parts: list[Any], seam: str = "\n") -> str | None:
-    """Return the texts of a list; None if one of them is no text, or if there is none."""
+    """Join the texts of a list. Return None if the list is empty or holds anything but texts."""
     texts = [part for part in parts if isinstance(part, str)]
     return seam.join(texts) if parts and len(texts) == len(parts) else None
 
 
 def _diagnostics(attachment: Record) -> str | None:
-    """Return what an editor found in files, as Claude Code lists it."""
+    """Return the problems that an editor found in files, listed as Claude Code lists them."""
     files = [_file_with_diagnostics(file) for file in objects(attachment.get("files"))]
     listed = _joined(files, "\n\n")
     return (
@@ -172,4 +173,4 @@ _READERS = {
     "teammate_mailbox": _mailbox,
     "task_status": _task,
 }
-"""The attachments whose text Claude Code makes of several fields."""
+"""Functions that compose an attachment's text from several fields, by the attachment's kind."""

@@ -1,16 +1,16 @@
 """Sessions of Claude Code: a file of JSON lines, or a folder of such files.
 
 A line is `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`. The lines of one
-API message (`message.id`) are joined. Lines form a tree by `parentUuid`, of which the branch with
-the last line is read. Side chains (the work of a sub-agent) are separate sessions that name their
-parent. A side chain that starts at a line of the main conversation is a question of Claude Code
-itself (a summary before a compaction). It is counted and not read, because it lacks the
-conversation that it is about.
+API message (`message.id`) are joined. Lines form a tree by `parentUuid`; the reader takes the
+branch that ends in the last line. Side chains (the work of a sub-agent) are separate sessions that
+name their parent. A side chain that starts at a line of the main conversation is a request of
+Claude Code itself, such as the summary before a compaction. It is counted but not read, because the
+file does not repeat the conversation that the request refers to.
 
-A compaction replaces the conversation by a summary. What stands before the compaction is therefore
-a separate session (`ID:before-compaction-1`), so that no answer in a row follows messages that the
-model did not see. What the user typed while the agent worked stands where the model saw it.
-`claude_lines.py` defines the types of lines.
+A compaction replaces the conversation by a summary. The messages before the compaction become a
+separate session (`ID:before-compaction-1`), so that no training row contains messages that the
+model did not see. Text that the user typed while the agent worked is placed at the point where the
+model saw it. `claude_lines.py` defines the types of lines.
 """
 
 import re
@@ -43,11 +43,11 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
 IFLOW_SESSION = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
-"""The session ids of iFlow, whose lines look alike and mean something else (`qwen_code.py`)."""
+"""Session ids of iFlow. Its lines look like Claude Code's, but `qwen_code.py` reads them."""
 
 
 class ClaudeCodeSource(FileSource):
-    """A reader of a session's file, or of a folder such as ~/.claude/projects.
+    """A reader of a Claude Code session file, or of a folder such as ~/.claude/projects.
 
     The working folder's name is the project.
     """
@@ -77,7 +77,7 @@ class ClaudeCodeSource(FileSource):
     def reads(cls, record: Record) -> bool:
         return isinstance(
             record.get("type"), str
-        )  # summaries and the like are counted, not strange
+        )  # lines such as summaries are counted and are not an error
 
     def loses(self, record: Record) -> bool:
         return unknown_line(record) is not None or record.get("type") in SPOKEN
@@ -108,13 +108,13 @@ class ClaudeCodeSource(FileSource):
     def _chains(
         self, session_id: str, records: list[tuple[RecordLocation, Record]]
     ) -> Iterator[tuple[str, Record]]:
-        """Yield what the main conversation and each side chain say."""
+        """Yield the fields of the main conversation and of each side chain."""
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
         distinct: dict[Any, Record] = {}
         contradicting = 0
-        for _, line in records:  # the file of a resumed session repeats lines
+        for _, line in records:  # the file of a resumed session repeats earlier lines
             known = distinct.setdefault(text(line.get("uuid")) or id(line), line)
             contradicting += known is not line and _message(known).get("content") != _message(
                 line
@@ -160,7 +160,7 @@ class ClaudeCodeSource(FileSource):
         names: Container[object],
         replaced: dict[str, str],
     ) -> Iterator[tuple[str, Record]]:
-        """Yield what a chain of lines says, and what each stretch before a compaction says."""
+        """Yield the fields of a chain of lines, and of each stretch before a compaction."""
         taken, others = _branch(lines)
         self._left += others
         *before, last = _stretches(lines, taken)
@@ -216,10 +216,10 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
     """Return the conversation that ends in the last line, and the number of lines left out.
 
-    The way leads from the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If
-    a parent is not in the file, the previous line is used, and `_missing_parents` counts the
-    parent. Everything that belongs to a message on the way is included: the other lines of the same
-    API message, the results that its calls still lack, and what was attached to a line on the way.
+    The path leads from the last line upwards by `parentUuid` (`logicalParentUuid` across a
+    compaction). If a parent is not in the file, the previous line is used, and `_missing_parents`
+    counts the parent. All lines that belong to a message on the path are included: the other lines
+    of the same API message, the results of its calls, and the attachments of its lines.
     """
     shown = [line for line in lines if is_shown(line)]
     index_by_id = {
@@ -239,7 +239,7 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
         parent = text(line.get("parentUuid")) or text(line.get("logicalParentUuid"))
         is_first = (
             parent is None and "parentUuid" in line
-        )  # without the field the lines are no tree, but follow one another
+        )  # lines without the field do not form a tree, but follow one another
         if is_first and not (is_boundary(line) or line.get("isCompactSummary") is True):
             break
         here = index_by_id.get(parent, here - 1) if parent else here - 1
@@ -270,9 +270,9 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
-    """Yield the lines in the order of the file, but no line before its parent.
+    """Yield the lines in the order of the file, but each line after its parent.
 
-    Several lines may be written at once.
+    Claude Code may write several lines at once, so their order in the file can differ.
     """
     by_name = {line_id: line for line in lines if (line_id := text(line.get("uuid")))}
     yielded_ids: set[int] = set()
@@ -287,16 +287,16 @@ def _parents_first(lines: list[Record]) -> Iterator[Record]:
 
 
 def _missing_parents(taken: list[Record], names: Container[object]) -> int:
-    """Count the parents of a conversation's lines that no file of the session has."""
+    """Count the parent ids of a conversation that no file of the session contains."""
     parents = {text(line.get("parentUuid")) for line in taken} - {None}
     return sum(parent not in names for parent in parents)
 
 
 def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
-    """Return the lines that the model saw between compactions, per stretch.
+    """Return the lines that the model saw, split at each compaction.
 
-    The last stretch is the session's end. After a compaction, the model saw the summary, the
-    messages that Claude Code kept (`preservedSegment`), and what followed.
+    The last stretch ends the session. After a compaction, the model saw the summary, the messages
+    that Claude Code kept (`preservedSegment`), and the lines that followed.
     """
     stretches: list[list[Record]] = [[]]
     kept: list[Record] = []
@@ -332,7 +332,7 @@ _UNKNOWN_COMPACTION: Record = {
 def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
     """Return the messages that a compaction kept unchanged, marked as copies.
 
-    If the messages are missing, return a line that cannot be read.
+    If the messages are missing, return a line that counts as damage.
     """
     if not metadata.get("preservedSegment"):
         return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
@@ -399,7 +399,7 @@ def _history(taken: list[Record], replaced: dict[str, str]) -> list[object]:
 
 
 def _with_replacements(message: Record, replaced: dict[str, str]) -> Record:
-    """Return the message with the short texts that the model saw instead of long results."""
+    """Replace long tool results in a message by the short texts that the model saw."""
     content = message.get("content")
     if not replaced or not isinstance(content, list):
         return message
@@ -438,8 +438,8 @@ def _message_id(line: Record) -> str | None:
 
 
 def _synthetic(line: Record) -> bool:
-    """Check whether Claude Code wrote a message only for the screen.
+    """Return whether Claude Code wrote a message only for the screen.
 
-    Such a message is an error of the API, or a note that nothing was requested.
+    Such a message is an API error, or a note that nothing was requested.
     """
     return _message(line).get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True

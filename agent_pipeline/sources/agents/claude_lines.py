@@ -1,7 +1,8 @@
-"""Types of lines in a Claude Code session: words for the model, bookkeeping, or unknown.
+"""Types of lines in a Claude Code session: text for the model, bookkeeping, or unknown.
 
-The lists name what Claude Code is known to write. A line of any other type is bookkeeping only if
-it shows no words, no call and no result; otherwise the line is damage of its session.
+The lists name the types that Claude Code is known to write. A line of any other type is bookkeeping
+only if it contains no text, no tool call and no tool result. Otherwise, the line counts as damage
+of its session.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ _BOOKKEEPING = {
     "isolation-latch", "last-prompt", "mode", "permission-mode", "pr-link", "progress", "relocated",
     "speculation-accept", "summary", "tag", "task-summary", "worktree-state",
 }  # fmt: skip
-"""Line types that the model never sees. A `summary` is the title of a conversation."""
+"""Types of lines that the model never sees. A `summary` line is the title of a conversation."""
 
 _READ_ELSEWHERE = {"queue-operation", "content-replacement"}
 
@@ -41,23 +42,26 @@ _REMINDERS = {
     "skill_listing", "structured_output", "task_reminder", "todo", "todo_reminder", "token_usage",
     "ultrathink_effort", "verify_plan_reminder",
 }  # fmt: skip
-"""Attachments that repeat instructions and lists of tools, which Claude Code does not record
-elsewhere either (its system prompt, CLAUDE.md), or that the model never sees.
+"""Kinds of attachments that the session leaves out. The model never sees them, or they repeat
+instructions and tool lists (the system prompt, CLAUDE.md) that Claude Code does not record either.
 """
 
 _INTERRUPTED = "[Request interrupted by user"
 
 
 def is_boundary(line: Record) -> bool:
-    """Check whether the conversation was compacted here.
+    """Return whether a line marks a compaction.
 
-    The model no longer sees what stands before the boundary.
+    After a compaction, the model no longer sees the messages before it.
     """
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
 def is_shown(line: Record) -> bool:
-    """Return whether a line is a step of the conversation, read or not."""
+    """Return whether a line is a step of the conversation.
+
+    A line of the conversation counts even if its content cannot be read.
+    """
     kind = line.get("type")
     if kind == "system":
         return is_boundary(line) or message_of(line) is not None
@@ -65,7 +69,7 @@ def is_shown(line: Record) -> bool:
 
 
 def unknown_line(line: Record) -> str | None:
-    """Return the type of a line whose content cannot be interpreted; None for any other line."""
+    """Return the type of a line whose content cannot be interpreted, or None for any other line."""
     kind = text(line.get("type")) or "none"
     if kind in _BOOKKEEPING or kind in _READ_ELSEWHERE or kind in (*SPOKEN, "system", "attachment"):
         return None
@@ -73,10 +77,10 @@ def unknown_line(line: Record) -> str | None:
 
 
 def message_of(line: Record) -> object:
-    """Return what a line that is neither the user's nor the assistant's shows to the model.
+    """Return the message that the model sees for a system line or an attachment.
 
     Returns:
-        A message of the user, an item of damage for unknown content, or None for bookkeeping.
+        A user message, an item of damage for unknown content, or None for bookkeeping.
     """
     if line.get("type") == "system":
         return _system_message(line)
@@ -95,7 +99,7 @@ def message_of(line: Record) -> object:
 
 def _system_message(line: Record) -> object:
     kind = text(line.get("subtype"))
-    if kind == "local_command":  # the output of a command that the user typed, shown to the model
+    if kind == "local_command":  # the model sees the output of a command that the user typed
         return {"role": "user", "content": line.get("content")}
     if kind is None or kind in _SYSTEM_NOTES or not says_something(line):
         return None
@@ -103,7 +107,7 @@ def _system_message(line: Record) -> object:
 
 
 def is_interruption(message: Record) -> bool:
-    """Check whether a message is Claude Code's note that the user stopped the agent."""
+    """Return whether a message is Claude Code's note that the user stopped the agent."""
     content = message.get("content")
     texts = (
         [words_in([block]) for block in objects(content)]
@@ -114,12 +118,12 @@ def is_interruption(message: Record) -> bool:
 
 
 def lost_in_queue(lines: list[Record]) -> int:
-    """Count the words that the user typed while the agent worked and that no message has.
+    """Count the texts that the user typed while the agent worked and that no message contains.
 
-    `queue-operation` lines say what was typed (`enqueue`), and what became of it: it was given to
-    the model (`dequeue`, `remove`) or taken back by the user (`popAll`). What was given stands in a
-    line of the user or in an attachment. What was taken back, or typed after the agent's last word,
-    is not lost.
+    `queue-operation` lines record a typed text (`enqueue`) and what happened to it: Claude Code
+    gave it to the model (`dequeue`, `remove`), or the user took it back (`popAll`). A text that was
+    given to the model is in a user line or in an attachment. A text that was taken back, or typed
+    after the agent's last answer, is not lost.
     """
     queue: list[tuple[int, str]] = []
     delivered: list[tuple[int, str]] = []
@@ -155,10 +159,10 @@ def _said_by_user(line: Record) -> str:
 
 
 def _take(texts_by_line: dict[int, str], after: int, words: str) -> bool:
-    """Take queued words out of what the user said after them; False if they are not there.
+    """Remove a queued text from the later user lines. Return False if no later line has it.
 
-    Several queued texts may be given as one message, each on lines of its own. Of a command
-    (`/review this`), only the name stands in the message as it was typed.
+    Claude Code may give several queued texts as one message, each on lines of its own. For a
+    command (`/review this`), the message contains only the command's name as it was typed.
     """
     sought = words.split()[0] if words.startswith("/") else f"\n{words.removeprefix('!').strip()}\n"
     if not sought.strip():
@@ -174,10 +178,10 @@ def _take(texts_by_line: dict[int, str], after: int, words: str) -> bool:
 
 
 def replacements_in(lines: Iterable[Record]) -> tuple[dict[str, str], int]:
-    """Return the short texts that the model saw instead of long results, by the call's id.
+    """Return the short texts that the model saw instead of long tool results, by tool call id.
 
     Returns:
-        The texts, and how many replacements could not be read.
+        The texts, and the number of replacements that could not be read.
     """
     texts: dict[str, str] = {}
     strange = 0

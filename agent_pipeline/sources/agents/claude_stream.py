@@ -1,9 +1,9 @@
 """The output of `claude -p --output-format stream-json`: messages of Claude's Agent SDK.
 
-The execution file of claude-code-action has the same form. The messages are JSON lines or one list.
-A stream holds the user's request only if Claude Code was told to repeat it (`--replay-user-
-messages`, or input as `stream-json`). Without the request, no answer can be trained, and the
-session is damaged.
+claude-code-action writes an execution file of the same form. The messages are JSON lines or one
+list. A stream contains the user's request only if Claude Code was told to repeat it
+(`--replay-user-messages`, or input as `stream-json`). If the request is missing, no answer can be
+trained, and the session counts as damaged.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _BOOKKEEPING = {
     "auth_status", "control_request", "control_response", "keep_alive", "prompt_suggestion",
     "rate_limit_event", "stream_event", "tool_progress", "tool_use_summary",
 }  # fmt: skip
-"""Messages that only the client sees. A `stream_event` is a piece of a message that follows."""
+"""Types of messages that only the client sees. A `stream_event` is a piece of a later message."""
 _NOTES = {
     "api_retry", "compact_boundary", "files_persisted", "hook_progress", "hook_response",
     "hook_started", "init", "session_state_changed", "status", "task_progress", "task_started",
@@ -38,7 +38,7 @@ _SUMMARY = "This session is being continued"
 
 
 class ClaudeStreamSource(FileSource):
-    """A reader of a stream or an execution file, or of a folder of them.
+    """A reader of the stream-json output of `claude -p`, of an execution file, or of a folder.
 
     The working folder's name is the project.
     """
@@ -101,7 +101,7 @@ def _models(lines: list[Record]) -> list[object]:
 def _conversations(
     lines: list[Record], name: str, parent: str | None
 ) -> Iterator[tuple[str, Record]]:
-    """Yield what a chain of lines says, and what each stretch before a compaction says."""
+    """Yield the fields of a chain of lines, and of each stretch before a compaction."""
     stretches: list[list[Record]] = [[]]
     for line in lines:
         if line.get("type") == "system" and line.get("subtype") == "compact_boundary":
@@ -178,7 +178,7 @@ def _history(lines: list[Record]) -> list[object]:
             compacted = False
         if (
             kind == "assistant" and not has_request
-        ):  # the agent speaks before anybody asked it anything
+        ):  # the agent answers before any request is recorded
             history.append(_MISSING_REQUEST)
         has_request = kind != "result" and (
             has_request or kind == "assistant" or (kind == "user" and has_words(message))
@@ -219,9 +219,9 @@ def _is_unknown(line: Record, kind: str) -> bool:
 
 
 def _says_result(history: list[object], result: object) -> bool:
-    """Check whether the run's result is among the assistant's messages.
+    """Return whether one of the assistant's messages contains the run's result.
 
-    It is if no message is missing.
+    If none does, a message is missing from the stream.
     """
     if not isinstance(result, str) or not result.strip():
         return True

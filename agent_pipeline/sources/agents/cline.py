@@ -1,9 +1,9 @@
 """Tasks of Cline, Roo Code and Kilo Code.
 
-A task is `tasks/<id>/api_conversation_history.json` with Anthropic's messages, or such messages as
-lines. If the model calls tools in words (`<read_file><path>...`), the words are what the model
-wrote, and the results are messages of the user, as recorded. What stands before a condensation is a
-separate session (`ID:before-compaction-1`).
+A task is a file `tasks/<id>/api_conversation_history.json` with Anthropic's messages, or a file
+with such messages as JSON lines. If the model writes tool calls as text (`<read_file><path>...`),
+the text stays as the model wrote it, and the results stay user messages, as recorded. The messages
+before a condensation become a separate session (`ID:before-compaction-1`).
 """
 
 import re
@@ -35,12 +35,12 @@ _EXTENSIONS = {
     **dict.fromkeys(("rooveterinaryinc", "roo-code", "roo-cline"), "roo-code"),
     **dict.fromkeys(("kilocode", "kilo-code"), "kilo-code"),
 }
-"""The tools by what the folder of their extension of VS Code is called."""
+"""Agent names by a word in the folder name of their VS Code extension."""
 _WORKSPACE = re.compile(r"# Current (?:Working|Workspace) Directory \(([^)\n]+)\)")
 
 
 class ClineSource(FileSource):
-    """A reader of a task's file, or of a folder of tasks."""
+    """A reader of a Cline, Roo Code or Kilo Code task file, or of a folder of tasks."""
 
     name = "cline"
     looks_like = (
@@ -101,7 +101,10 @@ def _is_message(record: Record) -> bool:
 
 
 def _edited(path: Path) -> list[object]:
-    """Damage if Cline later shortened messages for the model, which a file beside says."""
+    """Return an item of damage if Cline shortened messages for the model later.
+
+    Cline records such changes in a file next to the task's file.
+    """
     changes_path = path.with_name("context_history.json")
     try:
         changes = (
@@ -138,9 +141,9 @@ def _views(messages: list[Record]) -> list[list[object]]:
 
 
 def _shown(messages: list[Record], inherited: int) -> list[object]:
-    """Return messages as a chat has them.
+    """Return messages in the form of a chat.
 
-    The first `inherited` were said before and are not trained again.
+    An earlier session contains the first `inherited` messages. They are not trained again.
     """
     shown: list[Any] = []
     for message_index, message in enumerate(messages):

@@ -1,11 +1,10 @@
-"""Codex CLI rollouts: lines of `{timestamp, type, payload}`, a file a session.
+"""Codex CLI rollouts: lines of `{timestamp, type, payload}`, one file per session.
 
 `response_item` payloads are Responses items; most `event_msg` lines repeat them. Context that Codex
-puts before the first words of the user, as user messages, joins the system message.
-`codex_lines.py` rebuilds the history as Codex does: turns that the user took back are not in it,
-and what stands before a compaction is a session of its own (`ID:before-compaction-1`), since the
-model then saw a summary. The turns that a fork or a sub-agent copied from its parent stay as
-context and are not trained again.
+puts before the user's first message joins the system message. `codex_lines.py` rebuilds the history
+as Codex does. Turns that the user took back are left out. The items before a compaction become a
+separate session (`ID:before-compaction-1`), because the model then saw a summary instead. Turns
+that a fork or a sub-agent copied from its parent stay as context and are not trained again.
 """
 
 from collections import Counter
@@ -37,7 +36,7 @@ _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git
 
 
 class CodexSource(FileSource):
-    """A reader of a rollout, or of a folder of rollouts.
+    """A reader of a Codex rollout, or of a folder of rollouts.
 
     The working folder's name is the project.
     """
@@ -105,7 +104,7 @@ class CodexSource(FileSource):
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
         """Return how many of the first response items are copies of the parent's items.
 
-        Return 0 if the store lacks the parent.
+        The result is 0 if the store does not contain the parent.
         """
         if parent is None:
             return 0
@@ -129,7 +128,7 @@ class CodexSource(FileSource):
 
 
 def folder_name(path: object) -> str | None:
-    """Return the last part of a path as any system writes it."""
+    """Return the last part of a Windows or POSIX path."""
     named = text(path)
     return (
         None
@@ -139,9 +138,9 @@ def folder_name(path: object) -> str | None:
 
 
 def _history(meta: Record, stretch: Stretch) -> list[object]:
-    """Return the items of a stretch, beginning with one system message.
+    """Return the items of a stretch, after one system message.
 
-    Inherited items are not trained.
+    Inherited items are marked so that they are not trained.
     """
     texts, count = system_texts(meta, stretch.items)
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []

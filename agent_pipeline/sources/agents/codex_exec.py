@@ -1,8 +1,8 @@
-"""What `codex exec --json` prints: events of a thread, a JSON line each.
+"""The output of `codex exec --json`: one JSON line per event of a thread.
 
-The stream does not hold what the user asked, nor the calls as the model made them: a command is
-recorded as it ran, a change of a file without its content. Its sessions are therefore damaged
-(`unread`); Codex's own rollouts (`~/.codex/sessions`) have both.
+The stream does not contain the user's request. It does not contain tool calls as the model made
+them either: a command is recorded as it ran, and a file change without its content. Its sessions
+therefore count as damaged (`unread`). Codex's own rollouts (`~/.codex/sessions`) contain both.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _EVENTS = (
 
 
 class CodexExecSource(FileSource):
-    """A reader of a stream of events, or of a folder of streams."""
+    """A reader of an event stream of `codex exec --json`, or of a folder of streams."""
 
     name = "codex_exec"
     looks_like = "events of codex exec --json: thread.started, turn.started, item.completed"

@@ -1,7 +1,8 @@
-"""What the lines of a Codex rollout say, and the conversations that they make.
+"""Types of lines in a Codex rollout, and the conversations that the lines form.
 
-The lists name what Codex is known to write (`RolloutItem` and `EventMsg` of its protocol). A line
-of any other type is bookkeeping only if it shows no words, no call and no result.
+The lists name the types that Codex is known to write (`RolloutItem` and `EventMsg` of its
+protocol). A line of any other type is bookkeeping only if it contains no text, no tool call and no
+tool result.
 """
 
 from bisect import bisect_left
@@ -20,12 +21,13 @@ _BOOKKEEPING_LINES = {
     "turn_context",
     "world_state",
 }
-"""Lines that the model never sees as such: what it is told of them stands in a `response_item`."""
+"""Types of lines that the model never sees directly. A `response_item` holds the text that it sees.
+"""
 
 _BOOKKEEPING_ITEMS = {"compaction_trigger", "ghost_snapshot", "other"}
 
 _COMPACTIONS = {"compaction", "compaction_summary", "context_compaction"}
-"""Items that replace the history by a summary that only OpenAI's servers can read."""
+"""Types of items that replace the history by a summary that only OpenAI's servers can read."""
 
 _REPEATED_EVENTS = {
     "agent_message", "agent_reasoning", "agent_reasoning_raw_content",
@@ -42,7 +44,7 @@ _REPEATED_EVENTS = {
     "turn_started", "undo_completed", "undo_started", "view_image_tool_call", "warning",
     "web_search_begin", "web_search_end",
 }  # fmt: skip
-"""Events that repeat what a `response_item` says, or that only the screen shows."""
+"""Types of events that repeat a `response_item`, or that only the screen shows."""
 
 _REPEATED_ITEMS = {
     "AgentMessage", "CollabAgentToolCall", "CommandExecution", "ContextCompaction",
@@ -50,8 +52,8 @@ _REPEATED_ITEMS = {
     "ImageGeneration", "ImageView", "McpToolCall", "Plan", "Reasoning", "Sleep", "SubAgentActivity",
     "WebSearch",
 }  # fmt: skip
-"""Items of `item_completed` events that repeat a `response_item`. `UserMessage` is compared with
-the items.
+"""Types of items in `item_completed` events that repeat a `response_item`. `UserMessage` items are
+compared with the response items instead.
 """
 
 _INJECTED = (
@@ -59,13 +61,13 @@ _INJECTED = (
     "<skills_instructions>", "# AGENTS.md instructions", "<skill>", "<user_shell_command>",
     "<turn_aborted>", "<subagent_notification>", "<goal_context>", "<recommended_plugins>",
 )  # fmt: skip
-"""How texts begin that Codex puts into the conversation in the user's name."""
+"""Beginnings of texts that Codex puts into the conversation as user messages."""
 
 _ABORTED = "<turn_aborted>"
 _VOLATILE = ("id", "status", "metadata", "internal_chat_message_metadata_passthrough")
 _MOST_KEPT = 80_000
-"""Characters of the user's messages that a compaction of an older version keeps at most (20,000
-tokens).
+"""Maximum number of characters (about 20,000 tokens) of user messages that a compaction of older
+versions keeps.
 """
 
 _CALLS = {
@@ -94,16 +96,16 @@ def says_nothing(line: Record) -> bool:
 
 
 def missing_lines(lines: list[Record]) -> int:
-    """Count the lines that are missing between those that Codex numbered (`ordinal`)."""
+    """Count the gaps in the line numbers that Codex writes (`ordinal`)."""
     numbers = [line["ordinal"] for line in lines if isinstance(line.get("ordinal"), int)]
     return sum(later > earlier + 1 for earlier, later in pairwise(numbers))
 
 
 class Thread:
-    """The history of a thread, rebuilt line by line as Codex itself does when it resumes one.
+    """The history of a thread, rebuilt line by line as Codex does when it resumes a thread.
 
     Args:
-        copied: How many of the first response items are copies of another thread's.
+        copied: Number of leading response items that are copies from another thread.
     """
 
     def __init__(self, copied: int = 0) -> None:
@@ -118,7 +120,7 @@ class Thread:
         self._missing_pictures = 0
 
     def add(self, line: Record) -> None:
-        """Read the next line."""
+        """Add the next line of the rollout to the history."""
         kind, payload = text(line.get("type")), section(line, "payload")
         if kind == "response_item":
             self._add_item(payload)
@@ -130,7 +132,7 @@ class Thread:
             self._items.append(mark_unread(f"line {kind or 'none'}"))
 
     def end(self) -> list[Stretch]:
-        """Return the stretches of the thread, the last of which is its end."""
+        """Return the stretches of the thread. The last stretch ends the thread."""
         user_text = "\n".join(self._user_texts)
         self._items += [
             mark_unread("user message event")
@@ -180,7 +182,7 @@ class Thread:
             self._items.append(mark_unread(f"event {kind}"))
 
     def _roll_back(self, turns: object) -> None:
-        """Take back the last turns of the user, and what Codex put in front of them."""
+        """Remove the user's last turns, and the texts that Codex put in front of them."""
         user_indices = [
             item_index for item_index, item in enumerate(self._items) if _is_users(item)
         ]
@@ -194,7 +196,7 @@ class Thread:
             cut -= 1
         if (
             cut < self._inherited and self.stretches
-        ):  # the turn began before the compaction, and its beginning stands there
+        ):  # the turn began before the compaction, so its beginning is in an earlier stretch
             self.stretches = [
                 stretch._replace(items=[*stretch.items, mark_unread("turn taken back")])
                 for stretch in self.stretches
@@ -204,7 +206,10 @@ class Thread:
         self._inherited = min(self._inherited, cut)
 
     def _cut(self) -> None:
-        """Mark the agent's last words and calls as interrupted unless the user has spoken since."""
+        """Mark the agent's last message and calls as interrupted.
+
+        Nothing is marked if the user has written since.
+        """
         has_marked = False
         for item_index in range(len(self._items) - 1, -1, -1):
             item = self._items[item_index]
@@ -218,7 +223,7 @@ class Thread:
                 return
 
     def _compact(self, compacted: Record) -> None:
-        """Begin a stretch with what the model sees from here on."""
+        """Start a new stretch with the items that the model sees after a compaction."""
         before = self._items
         if any(
             isinstance(item, dict) and item.get("role") == "assistant"
@@ -242,7 +247,7 @@ class Thread:
 
 
 def injected(item: object, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
-    """Return the text of a message that Codex itself put in; None for any other item."""
+    """Return the text of a message that Codex itself inserted, or None for any other item."""
     if (
         not isinstance(item, dict)
         or item.get("type") != "message"
@@ -268,11 +273,11 @@ def _plain(words: str) -> str:
 
 
 def copied_from(parent: list[Record], child: list[Record]) -> int:
-    """Return how many response items at the beginning of a thread are copies of its parent's items.
+    """Return how many leading response items of a thread are copies of its parent's items.
 
-    Codex writes the parent's lines again, with other times. The parent's items come in their order,
-    but not all of them: turns that were taken back are missing. The copies end at the first message
-    or call that is not the parent's.
+    Codex writes the parent's lines again with new times. The copies keep the order of the parent's
+    items, but turns that were taken back are missing. The copies end at the first message or call
+    that the parent does not have.
     """
     indices_by_content: dict[bytes, list[int]] = {}
     for parent_index, item in enumerate(parent):
@@ -293,7 +298,7 @@ def _content_of(item: Record) -> bytes:
 
 
 def response_items(lines: list[Record]) -> list[Record]:
-    """Return the items of a rollout that a `Thread` counts."""
+    """Return the response items of a rollout that a `Thread` counts."""
     return [
         section(line, "payload")
         for line in lines
@@ -306,12 +311,12 @@ def _is_counted(item: Record) -> bool:
 
 
 def system_texts(meta: Record, items: list[object]) -> tuple[list[str], int]:
-    """Return the instructions, and what Codex put before the user's first words.
+    """Return the instructions, and the texts that Codex put before the user's first message.
 
-    Instructions that such a message repeats are left out: the model saw them once.
+    Instructions that such a text repeats are left out, because the model saw them once.
 
     Returns:
-        The texts, and how many of the items they are.
+        The texts, and the number of items that they come from.
     """
     before = [
         content
@@ -330,15 +335,15 @@ def system_texts(meta: Record, items: list[object]) -> tuple[list[str], int]:
 
 
 def parent_of(meta: Record) -> str | None:
-    """Return the thread that started this one as a sub-agent, or that this one was forked from."""
+    """Return the id of the thread that started this thread as a sub-agent, or that it forked."""
     spawned = section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id")
     return text(spawned) or text(meta.get("parent_thread_id")) or text(meta.get("forked_from_id"))
 
 
 def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
-    """Return the thread whose lines a rollout repeats at its beginning.
+    """Return the id of the thread whose lines a rollout repeats at its beginning.
 
-    Return None if the rollout repeats no other thread.
+    The result is None if the rollout repeats no other thread.
     """
     forked = text(meta.get("forked_from_id"))
     parent = parent_of(meta)
@@ -348,7 +353,10 @@ def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
 
 
 def usages(lines: list[Record]) -> list[Record]:
-    """Return the token counts of a rollout: those of its last count, which are sums."""
+    """Return the token counts of a rollout.
+
+    Codex writes running totals, so the last count is returned.
+    """
     events = objects(
         [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
     )

@@ -1,9 +1,9 @@
 """Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`.
 
 An event is a JSON line. The user's message is the text that the model saw (`transformedContent`).
-The work of sub-agents is counted and not read, because their requests are not recorded as messages.
-After a compaction or a truncation, what the model saw is unknown: the rest is damaged (`unread`),
-and what stands before it is a separate session.
+The work of sub-agents is counted but not read, because their requests are not recorded as messages.
+After a compaction or a truncation, it is unknown which messages the model saw. The rest is
+therefore damaged (`unread`), and the messages before that point become a separate session.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _BOOKKEEPING = {
     "subagent.deselected", "subagent.failed", "subagent.selected", "subagent.started",
     "tool.execution_partial_result", "tool.execution_progress", "tool.execution_start",
 }  # fmt: skip
-"""Events that the model never sees, or that repeat others."""
+"""Types of events that the model never sees, or that repeat other events."""
 
 
 _READ = {
@@ -44,7 +44,7 @@ _READ = {
 
 
 class CopilotCLISource(FileSource):
-    """A reader of a session's events, or of a folder of sessions.
+    """A reader of the events of a Copilot CLI session, or of a folder of sessions.
 
     The working folder's name is the project.
     """
@@ -178,7 +178,7 @@ def _message(kind: str, data: Record) -> object:
 def _is_picture(attachment: Record) -> bool:
     """Return whether the user attached a picture.
 
-    The model is told of other files by their paths.
+    The model sees only the paths of other files.
     """
     name = text(attachment.get("path")) or text(attachment.get("displayName")) or ""
     is_image = str(attachment.get("mimeType")).startswith("image/") or attachment.get("type") in (
@@ -189,7 +189,7 @@ def _is_picture(attachment: Record) -> bool:
 
 
 def _unknown(events: list[Record]) -> list[object]:
-    """Return the events of unknown types that say something, wherever they stand."""
+    """Return an item of damage for each event with content whose type is unknown."""
     unread_items: list[Any] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")

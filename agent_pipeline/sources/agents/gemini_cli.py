@@ -1,11 +1,12 @@
 """Sessions of Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*`.
 
-A session is JSON lines (head, messages, changes), or one document in older versions. A message that
-comes again replaces its earlier form, `$set` replaces all messages, and `$rewindTo` takes back a
-message and everything after it. What the CLI writes about the folder before the user's first words
-is the system message. The CLI's own system prompt and tools are not recorded. A note that the user
-cancelled a request, or that the request failed, cuts the message before it. A note that the context
-was compressed is damage, since the summary is not recorded.
+A session is a file of JSON lines (head, messages, changes), or one JSON document in older versions.
+A message with a known id replaces the earlier message, `$set` replaces all messages, and
+`$rewindTo` removes a message and all messages after it. The CLI's description of the folder before
+the user's first message is the system message. The CLI's own system prompt and tools are not
+recorded. A note that the user cancelled a request, or that the request failed, marks the previous
+message as cut off. A note that the context was compressed counts as damage, because the summary is
+not recorded.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ _CONTEXT = "<session_context>"
 
 
 class GeminiCLISource(FileSource):
-    """A reader of a session's file, or of a folder of sessions."""
+    """A reader of a Gemini CLI session file, or of a folder of sessions."""
 
     name = "gemini_cli"
     version = 3
@@ -94,7 +95,7 @@ class GeminiCLISource(FileSource):
 
 
 def _messages(changes: list[Record]) -> tuple[list[Record], int]:
-    """Return the messages that a session has in the end, and how many were taken back."""
+    """Apply changes in order. Return the final messages, and how many messages were taken back."""
     messages: dict[str, Record] = {}
     taken_back = 0
     for change_number, change in enumerate(changes):
@@ -117,7 +118,7 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
 
 
 def _spoken(messages: list[Record]) -> list[object]:
-    """Chat messages, and what cannot be read."""
+    """Return the chat messages, and items of damage for content that cannot be read."""
     history: list[Any] = []
     answered_ids: set[Any] = set()
     for message in messages:
@@ -135,10 +136,10 @@ def _spoken(messages: list[Record]) -> list[object]:
 
 
 def _turn(message: Record, answered_ids: set[object]) -> Iterator[object]:
-    """Yield a message, with each result only once.
+    """Yield the chat messages of a recorded message, with each tool result only once.
 
-    A result stands with its call, in a message of the user, and after a resumption in two messages.
-    `answered_ids` holds the ids of the calls whose results were yielded before.
+    A tool result is stored with its call and in a user message; after a resumption, in two user
+    messages. `answered_ids` holds the ids of the calls whose results were yielded before.
     """
     content = message.get("content")
     if message.get("type") == "gemini":
@@ -172,5 +173,5 @@ def _turn(message: Record, answered_ids: set[object]) -> Iterator[object]:
 
 
 def _answered(block: object) -> str | None:
-    """Return the id of the call that a block has the result of."""
+    """Return the id of the call whose result a block contains."""
     return text(section(block, "functionResponse").get("id"))

@@ -1,9 +1,7 @@
-"""Sessions of Goose as it wrote them into files: a header line, then a line for each message.
+"""Sessions that Goose wrote into files: a header line, then one line per message.
 
-The database of newer versions is not read.
-
-Messages that are hidden from the model (after it summarized the conversation) are a session of
-their own (`ID:before-compaction-1`).
+The database of newer versions is not read. Messages that are hidden from the model, because Goose
+summarized the conversation, become a separate session (`ID:before-compaction-1`).
 """
 
 from typing import Any
@@ -18,7 +16,7 @@ _MESSAGE = {"role", "created", "content"}
 
 
 class GooseSource(FileSource):
-    """A reader of a session's file, or of a folder such as ~/.local/share/goose/sessions.
+    """A reader of a Goose session file, or of a folder such as ~/.local/share/goose/sessions.
 
     The working folder's name is the project.
     """

@@ -1,6 +1,6 @@
-"""Base of the readers of agent frameworks' databases.
+"""Base class of readers for the databases of agent frameworks.
 
-In such a database, a session is a row, and its history is Responses items, one row per item.
+In such a database, a session is a row. Its history is a list of Responses items, one row per item.
 """
 
 from abc import abstractmethod
@@ -22,9 +22,9 @@ _OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
 
 
 class SessionRow(NamedTuple):
-    """A session's row as its database holds it.
+    """The row of a session in the database.
 
-    `fields` are further fields of `Session`: verdicts that lie elsewhere.
+    `fields` holds further fields of `Session`, such as verdicts from another file.
     """
 
     session_id: Any
@@ -35,17 +35,17 @@ class SessionRow(NamedTuple):
 
 
 class ItemStore(TraceSource):
-    """A reader of such a database; `read` returns the rows.
+    """A reader of a database that stores one row per session and one row per item.
 
-    A session's context may hold `task_id`, `trial`, `model` and `tools` (OpenAI function schemas).
-    This is a convention of this package.
+    A subclass implements `read`. A session's context may hold `task_id`, `trial`, `model` and
+    `tools` (OpenAI function schemas); this is a convention of this package.
     """
 
     @abstractmethod
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        """Yield every session of a partition with the JSON texts of its items, ordered by id.
+        """Yield each session of a partition with the JSON texts of its items.
 
-        Raises what `sessions` raises.
+        The sessions are ordered by id. It raises the same errors as `sessions`.
         """
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
@@ -84,11 +84,11 @@ def side_by_side(
 ) -> Iterator[tuple[SessionRow, list[Any]]]:
     """Yield each session's row with the texts of its items.
 
-    Rows and items come in the order of session ids, and every item has its session.
+    Rows and items must be ordered by session id, and every item must have a session.
 
     Raises:
-        StoreError: a session comes twice, or an item is not in its place: a damaged index led
-        there.
+        StoreError: A session occurs twice, or an item is out of order, because an index of the
+            database is damaged.
     """
     groups = (
         (owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0))
@@ -115,7 +115,7 @@ def side_by_side(
 
 
 def as_text(value: object) -> Any:
-    """Return a database's bytes as text."""
+    """Decode bytes from a database as text. Return any other value unchanged."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
@@ -124,13 +124,13 @@ def _name(row: SessionRow) -> str:
 
 
 def _digest(row: SessionRow, texts: list[Any]) -> bytes:
-    """Return a hash of everything that a session is read from.
+    """Return a hash of all data that a session is built from.
 
-    The ids of its items only define their order and are left out.
+    The ids of the items only define their order and are left out.
     """
     try:
         joined = SEPARATOR.join(texts)
-    except TypeError:  # text, numbers, nulls
+    except TypeError:  # the values are a mix of texts, numbers and nulls
         joined = SEPARATOR.join(
             text if type(text) is bytes else repr(text).encode() for text in texts
         )

@@ -1,4 +1,4 @@
-"""Helpers of the readers of coding agents.
+"""Helpers for the readers of coding agents.
 
 They decide which lines have content, and mark turns that were cut off.
 """
@@ -15,22 +15,22 @@ _CONTENT = {
     "utterance", "words", "tool_calls", "toolCalls", "tool_use_id", "toolUseId", "tool_call_id",
     "toolCallId", "call_id", "callId",
 }  # fmt: skip
-"""Fields in which words, calls or results stand, whatever the line's type."""
+"""Names of fields that hold text, tool calls or tool results in lines of any type."""
 
 _ENVELOPE = {
     "_v", "cwd", "entrypoint", "git", "gitBranch", "id", "isSidechain", "parentId", "parentUuid",
     "parent_uuid", "sessionId", "session_id", "slug", "subtype", "timestamp", "type", "userType",
     "uuid", "version",
 }  # fmt: skip
-"""Fields that say where and when a line was written."""
+"""Names of fields that record where and when a line was written."""
 
 
 def says_something(record: object) -> bool:
-    """Return whether a record of unknown meaning shows words, a call or a result.
+    """Return whether a record of unknown type contains text, a tool call or a tool result.
 
-    It does if a field that usually holds them is not empty, or if any text has a space or a letter
-    beyond ASCII in it (many languages write no spaces). What remains (ids, numbers, paths, flags)
-    is bookkeeping.
+    It does if a field that usually holds such content is not empty. It also does if any text
+    contains a space or a non-ASCII character (many languages write no spaces). Everything else
+    (ids, numbers, paths, flags) is bookkeeping.
     """
     values = [record]
     while values:
@@ -57,7 +57,7 @@ def words_in(content: object) -> str:
 
 
 def has_words(message: Record) -> bool:
-    """Check whether a message has content besides the results of calls."""
+    """Return whether a message has content other than tool results."""
     content = message.get("content")
     blocks = objects(content)
     if not isinstance(content, list) or len(blocks) < len(content):
@@ -68,9 +68,9 @@ def has_words(message: Record) -> bool:
 
 
 def cut_last_turn(history: list[object]) -> None:
-    """Mark the assistant's last message as interrupted, unless the user has spoken since.
+    """Mark the assistant's last message as interrupted, unless the user has written since.
 
-    Results of calls may follow the message: the user then stopped the agent while a tool ran.
+    Tool results may follow the message if the user stopped the agent while a tool ran.
     """
     for message in reversed(history):
         if not isinstance(message, dict):
@@ -87,8 +87,8 @@ def branch(
 ) -> tuple[list[Record], int]:
     """Return the entries from the root to the last entry, and the number of missing parents.
 
-    Entries without ids are no tree, but follow one another. If a parent is missing, the previous
-    entry is used instead.
+    Entries without ids do not form a tree, but follow one another. If a parent is missing, the
+    previous entry is used instead.
     """
     index_by_id = {
         entry_id: index
@@ -108,10 +108,10 @@ def branch(
 
 
 def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[tuple[str, Record]]:
-    """Return a session and what stood before each of its compactions, ordered by id.
+    """Return a session and its earlier stretches before each compaction, ordered by id.
 
     Args:
-        session_id: The id of the session, which its last stretch keeps.
+        session_id: Id of the session; the last stretch keeps it.
         earlier: The arguments of `new_session` for each earlier stretch.
         last: The arguments of `new_session` for the last stretch.
     """

@@ -25,8 +25,8 @@ from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT
 from agent_pipeline.sources.formats.sqlite import columns, is_sqlite, read_only
 
-# Two ordered passes side by side rather than a query for each session. Sessions without items come
-# too.
+# Two ordered queries are read in parallel, because one query per session would be slower. The
+# result includes sessions without items.
 _SESSIONS = (
     "SELECT session_id, archived, created_at, context_json FROM sessions WHERE session_id IS NOT "
     "NULL ORDER BY session_id"
@@ -66,16 +66,16 @@ class OmniagentsSource(ItemStore):
 
     @classmethod
     def _is_home(cls, path: Path) -> bool:
-        """Check whether a folder is a home of omniagents.
+        """Return whether a folder is a home folder of omniagents.
 
-        Other programs keep files under `sessions`, too. A home that has no session yet has no files
+        Other programs also keep files under `sessions`. A home folder without sessions has no files
         there.
         """
         try:
             return bool(cls(path)._session_files()) or not any(
                 file.is_file() for file in (path / "sessions").rglob("*")
             )
-        except (StoreError, OSError):  # whoever reads it will say what is wrong
+        except (StoreError, OSError):  # the error is reported when the store is read
             return True
 
     def partitions(self) -> list[PartitionKey]:
@@ -96,7 +96,7 @@ class OmniagentsSource(ItemStore):
                     self.notes,
                     f"{path}: {orphans} history items belong to no session and were left out.",
                 )
-            connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
+            connection.text_factory = bytes  # most texts are decoded as JSON or never used
             heads = (
                 SessionRow._make((*row, {"judgment": judgments.get(str(as_text(row[0])))}))
                 for row in connection.execute(_SESSIONS)
@@ -142,7 +142,7 @@ class OmniagentsSource(ItemStore):
             names = (path.parent.parent.name, path.parent.name)
             try:
                 key = make_key(*names)
-            except PartitionError as error:  # a stray folder must not keep all agents out
+            except PartitionError as error:  # a stray folder must not stop all other agents
                 add_note(self.notes, f"{path.parent} was left out: {error}")
                 continue
             if key in databases:
@@ -158,9 +158,9 @@ class OmniagentsSource(ItemStore):
         return databases
 
     def _key_of_file(self) -> PartitionKey:
-        """Return the project and agent of one database.
+        """Return the project and agent of a single database file.
 
-        They are the names of the folders if the database lies in such a tree. Otherwise, the file's
+        If the file is in a tree of omniagents, the folders give the names. Otherwise, the file's
         name is the project.
         """
         path = self.path.resolve()
@@ -190,8 +190,8 @@ class OmniagentsSource(ItemStore):
     def _judgments(self, database: Path) -> dict[str, str | None]:
         """Return the judgments by session id.
 
-        If an id has several rows, the last row counts. If there are no verdicts to read, a note
-        names the missing file.
+        If an id has several rows, the last row counts. If the verdict file is missing, a note names
+        it.
         """
         path = self._verdicts(database)
         return self._read_judgments(path, file_signature(path))
@@ -219,7 +219,7 @@ class OmniagentsSource(ItemStore):
 def own_store() -> str:
     """Return the store that omniagents' own environment variables name.
 
-    It is the default store if the settings name none.
+    It is the default store if the settings name no store.
     """
     named = {
         name: os.environ.get(f"OMNIAGENTS_{name}", "")

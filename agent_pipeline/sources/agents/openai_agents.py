@@ -1,10 +1,11 @@
 """The OpenAI Agents SDK's `SQLiteSession`: a file with a table of sessions and one of messages.
 
-The user chooses the names of the two tables, so the tables are recognized by their columns. Several
-pairs of tables in one file are several agents. The file names neither project nor agent: a pair of
-tables is the partition `<file name>/default`, or `<file name>/<table>`. The SDK never stores system
-instructions; a setting may supply them. If `AdvancedSQLiteSession` interleaves branches
-(`message_structure`), the branch `main` is read. Verdicts may lie next to the file (`labels.py`).
+The user chooses the names of the two tables, so the reader recognizes tables by their columns.
+Several pairs of tables in one file are several agents. The file names neither a project nor an
+agent, so a pair of tables becomes the partition `<file name>/default` or `<file name>/<table>`. The
+SDK never stores system instructions; a setting may supply them. If `AdvancedSQLiteSession` recorded
+branches (`message_structure`), the branch `main` is read. A file of verdicts may lie next to the
+database (`labels.py`).
 """
 
 import sqlite3
@@ -56,7 +57,7 @@ _BRANCHES = (
 
 
 class _Tables(NamedTuple):
-    """The names of a table of sessions and of its table of messages."""
+    """The names of a table of sessions and of the matching table of messages."""
 
     sessions: str
     messages: str
@@ -69,7 +70,7 @@ _USUAL = _Tables("agent_sessions", "agent_messages")
 
 
 class OpenAIAgentsSource(ItemStore):
-    """A reader of a `SQLiteSession` file."""
+    """A reader of a database file that the SDK's `SQLiteSession` wrote."""
 
     name = "openai_agents"
     version = 2
@@ -127,10 +128,10 @@ class OpenAIAgentsSource(ItemStore):
     def _items(
         self, connection: sqlite3.Connection, pair: _Tables
     ) -> Iterator[tuple[object, object]]:
-        """Return session ids and messages in order.
+        """Yield pairs of session id and message, in order.
 
-        If the session has several branches, only one branch is returned. From here on, texts are
-        bytes.
+        If a session has several branches, only the branch `main` is read. The connection returns
+        texts as bytes from here on.
         """
         structure = columns(connection, "message_structure")
         if not {"branch_id", "message_id", "session_id"} <= structure:
@@ -152,10 +153,10 @@ class OpenAIAgentsSource(ItemStore):
 
 
 def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
-    """Return the tables of sessions with their tables of messages.
+    """Return the pairs of session table and message table.
 
-    The foreign key that the SDK writes shows which tables belong together. Without the key, the
-    only two tables do.
+    The foreign key that the SDK writes shows which tables belong together. If there is no key, a
+    single table of each kind makes a pair.
     """
     names = sorted(
         row[0]

@@ -1,8 +1,8 @@
 """Trace exports of the OpenAI Agents SDK: lines of object `trace` and `trace.span`.
 
-A run is a trace, and a session is the traces that share `group_id`. `generation` spans hold the
-messages. `response` spans hold none, so a session with only such spans consists of the tools' calls
-and results. Verdicts may lie next to the file (`labels.py`).
+A trace is one run. The traces that share `group_id` are one session. `generation` spans contain the
+messages. `response` spans contain no messages, so a session with only such spans consists of tool
+calls and tool results. A file of verdicts may lie next to the export (`labels.py`).
 """
 
 from functools import lru_cache
@@ -19,7 +19,7 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class OpenAITracesSource(SpanSource):
-    """A reader of a file or folder of traces."""
+    """A reader of a trace file of the OpenAI Agents SDK, or of a folder of traces."""
 
     name = "openai_agents_traces"
     version = 2
@@ -73,7 +73,8 @@ class OpenAITracesSource(SpanSource):
                 usage=section(data, "usage"),
             )
         elif data.get("type") == "custom":
-            # A turn's tokens; the task's and the run's are sums of them.
+            # Only turns are counted: the token counts of the task and the run are sums over the
+            # turns.
             inner = section(data, "data")
             span.usage = section(inner, "usage") if inner.get("sdk_span_type") == "turn" else {}
         return [span]

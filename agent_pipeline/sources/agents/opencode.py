@@ -1,8 +1,9 @@
 """Sessions of opencode: the output of `opencode export`, or the folder of its storage.
 
-Versions that keep files have the folder `~/.local/share/opencode/storage`. Messages hold parts; a
-call and its result are one part. Messages after the point to which the user reverted are left out.
-A summary replaces what stands before it, which is a separate session (`ID:before-compaction-1`).
+Versions that store files use the folder `~/.local/share/opencode/storage`. Messages consist of
+parts; a tool call and its result are one part. Messages after the point to which the user reverted
+are left out. A summary replaces the messages before it, and those messages become a separate
+session (`ID:before-compaction-1`).
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _COMPLETE = ("stop", "tool-calls", "unknown", None)
 _ASKED = "What did we do so far?"
-"""What opencode puts in the user's name before a summary."""
+"""The text of the user message that opencode inserts before a summary."""
 
 
 class OpenCodeSource(FileSource):
-    """A reader of an exported session, or of a folder of opencode's storage.
+    """A reader of an exported opencode session, or of a folder of opencode's storage.
 
     The working folder's name is the project.
     """
@@ -99,7 +100,7 @@ class OpenCodeSource(FileSource):
 
 
 def _kind_of(record: Record) -> str | None:
-    """Return what a file of the storage holds."""
+    """Return whether a file of the storage holds a session, a message or a part."""
     if text(record.get("messageID")) and text(record.get("sessionID")):
         return "part"
     if text(record.get("sessionID")) and record.get("role") in ("user", "assistant"):
@@ -191,7 +192,7 @@ def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record],
 
 
 def _views(messages: list[Record]) -> list[list[object]]:
-    """Return what the model saw before each summary, and after the last."""
+    """Return the messages that the model saw before each summary, and at the end."""
     views: list[list[Any]] = []
     view: list[Any] = []
     request: Record | None = None
@@ -225,7 +226,10 @@ def _views(messages: list[Record]) -> list[list[object]]:
 
 
 def _message(info: Record, parts: object) -> list[object]:
-    """Return a message with its parts, of which those that the model is not shown are left out."""
+    """Return the chat messages of an opencode message.
+
+    Parts that the model does not see are left out.
+    """
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]
     messages: list[Any] = (
@@ -240,7 +244,7 @@ def _message(info: Record, parts: object) -> list[object]:
         return [
             *messages,
             *([mark_unread("message without parts")] if is_lost else []),
-        ]  # otherwise a request that failed
+        ]  # otherwise the request failed
     message: Record = {"role": role, "content": shown}
     reasons = [
         info.get("finish"),
@@ -260,9 +264,9 @@ def _message(info: Record, parts: object) -> list[object]:
 
 
 def _is_hidden(part: object) -> bool:
-    """Check whether a part is hidden from the model.
+    """Return whether a part is hidden from the model.
 
-    Hidden parts are words for the screen, and text files, whose words are a separate part.
+    Hidden parts are texts for the screen, and text files, whose content is a separate part.
     """
     if not isinstance(part, dict):
         return False

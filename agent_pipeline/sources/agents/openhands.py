@@ -3,8 +3,8 @@
 A conversation is a folder of `base_state.json` and `events/event-<number>-<id>.json`. Events form a
 tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is read. The actions of one
 response (`llm_response_id`) are one message. A condenser removes events from the model's view, so
-what stands before a condensation is a separate session (`ID:before-compaction-1`). A run may end
-with the call of `finish`.
+the events before a condensation become a separate session (`ID:before-compaction-1`). A run may end
+with a call of the tool `finish`.
 """
 
 import re
@@ -24,12 +24,12 @@ _BOOKKEEPING = {
     "CondensationRequest", "ConversationErrorEvent", "ConversationStateUpdateEvent",
     "InterruptEvent", "LLMCompletionLogEvent", "PauseEvent", "StreamingDeltaEvent", "TokenEvent",
 }  # fmt: skip
-"""Events that the model never sees. A streamed delta is part of an event that follows."""
+"""Kinds of events that the model never sees. A streamed delta is part of a later event."""
 _NUMBER = re.compile(r"event-(\d+)-")
 
 
 class OpenHandsSource(FileSource):
-    """A reader of a conversation's folder, a folder of conversations, or a file of events.
+    """A reader of an OpenHands conversation, a folder of conversations, or a file of events.
 
     The workspace's name is the project.
     """
@@ -134,9 +134,9 @@ class OpenHandsSource(FileSource):
 
 
 def _branch(events: list[Record], leaf: object) -> tuple[list[Record], int]:
-    """Return the events on the way to a leaf, and the number of missing parents on the way.
+    """Return the events on the path to a leaf, and the number of missing parents on the path.
 
-    If there is no tree, all events are returned.
+    If the events do not form a tree, all events are returned.
     """
     by_id = {text(event.get("id")): event for event in events}
     way: set[str] = set()
@@ -153,7 +153,7 @@ def _branch(events: list[Record], leaf: object) -> tuple[list[Record], int]:
 
 
 def _gaps(paths: list[Path]) -> int:
-    """Count the events that are missing between the numbered files of a folder."""
+    """Count the event files that are missing, by the numbers in the file names."""
     numbers = {
         int(match_[1])
         for path in paths
@@ -163,7 +163,7 @@ def _gaps(paths: list[Path]) -> int:
 
 
 def _is_shown(event: Record) -> bool:
-    """Return whether an event is a step of the conversation that the model sees."""
+    """Return whether the model sees an event as a step of the conversation."""
     kind = event.get("kind")
     is_result = "tool_call_id" in event and first_of(event, *_RESULTS) is not None
     return (
@@ -192,10 +192,10 @@ def _is_unknown(event: Record) -> bool:
 
 
 def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
-    """Return what the model saw before each condensation and after the last.
+    """Return the events that the model saw before each condensation and at the end.
 
     Returns:
-        Per view its events, and the ids of those that an earlier view has already shown.
+        One pair per view: its events, and the ids of events that an earlier view contains.
     """
     views: list[tuple[list[Record], set[str | None]]] = []
     view: list[Record] = []
@@ -218,7 +218,7 @@ def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
 def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
     """Return the messages of events.
 
-    Those that an earlier view has shown are not trained again.
+    Messages that an earlier view contains are not trained again.
     """
     messages: list[Any] = []
     responses: dict[str, Record] = {}
@@ -241,7 +241,7 @@ def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
             )
         elif kind == "ActionEvent":
             response = text(event.get("llm_response_id"))
-            if response is not None and response in responses:  # further calls of one response
+            if response is not None and response in responses:  # another call of the same response
                 responses[response]["content"] += elements(event.get("thought"))
                 responses[response]["tool_calls"].append(event.get("tool_call"))
                 continue

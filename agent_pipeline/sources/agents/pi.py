@@ -1,10 +1,10 @@
 """Sessions of pi, and files in the Hub's Session Trace Simple Format (STS).
 
-A file is a header line, then a line per message. pi's entries form a tree by `parentId`; the branch
-that ends in the last entry is read. What stands before a compaction is a separate session
-(`ID:before-compaction-1`). Entries that a forked session copied from its parent stay as context and
-are not trained again. Answers that were aborted are left out and counted, since pi does not show
-them to the model again.
+A file is a header line, then one line per message. pi's entries form a tree by `parentId`; the
+branch that ends in the last entry is read. The messages before a compaction become a separate
+session (`ID:before-compaction-1`). Entries that a forked session copied from its parent stay as
+context and are not trained again. Aborted answers are left out and counted, because pi does not
+show them to the model again.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ _BRANCH = (
 
 
 class PiSource(FileSource):
-    """A reader of a session's file, or of a folder such as ~/.pi/agent/sessions.
+    """A reader of a session file of pi, or of a folder such as ~/.pi/agent/sessions.
 
     The working folder's name is the project.
     """
@@ -128,7 +128,7 @@ class PiSource(FileSource):
         )
 
     def _copied(self, session_id: str, head: Record, entries: list[Record]) -> set[str]:
-        """Return the ids of the entries that a forked session has from its parent."""
+        """Return the ids of the entries that a forked session copied from its parent."""
         parent = _parent(head)
         if parent is None:
             return set()
@@ -159,7 +159,10 @@ class PiSource(FileSource):
 
 
 def _parent(head: Record) -> str | None:
-    """Return the id of the session that a session was forked from: the end of its file's name."""
+    """Return the id of the session that a session was forked from.
+
+    The id is the end of the file name in `parentSession`.
+    """
     path = text(head.get("parentSession"))
     return Path(path.replace("\\", "/")).stem.rpartition("_")[2] if path else None
 
@@ -173,7 +176,7 @@ def _is_unknown(entry: Record) -> bool:
 
 
 def _views(way: list[Record], copied: set[str]) -> list[list[object]]:
-    """Return the messages that the model saw before each compaction and after the last.
+    """Return the messages that the model saw before each compaction and at the end.
 
     Messages that an earlier view contains are not trained again.
     """
@@ -218,7 +221,7 @@ def _is_own_answer(message: object) -> bool:
 
 
 def _was_given_up(message: Record) -> bool:
-    """Check whether the user or an error stopped an answer.
+    """Return whether the user or an error stopped an answer.
 
     pi keeps such an answer in the file and does not show it to the model again.
     """
@@ -247,7 +250,7 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
 
 
 def _message(message: Record) -> object:
-    """Return a message as a chat has it."""
+    """Return a message of pi in the form of a chat message."""
     role = message.get("role")
     if role == "bashExecution":  # a command that the user typed
         shown = f"```\n{message['output']}\n```" if message.get("output") else "(no output)"

@@ -1,8 +1,8 @@
 """Sessions of Qwen Code and of iFlow, whose lines look like Claude Code's.
 
-Qwen Code writes `message.parts` as Gemini's API has them, and lines of type `tool_result`. iFlow
-writes Anthropic's blocks, but each line of a streamed answer repeats a part of the line before, and
-all of them name the user's line as their parent.
+Qwen Code writes `message.parts` in the form of Gemini's API, and lines of type `tool_result`. iFlow
+writes Anthropic's blocks. Each iFlow line of a streamed answer repeats a part of the previous line,
+and all of these lines name the user's line as their parent.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _BOOKKEEPING = {
 
 
 class QwenCodeSource(FileSource):
-    """A reader of a session's file, or of a folder such as ~/.qwen/projects.
+    """A reader of a Qwen Code session file, or of a folder such as ~/.qwen/projects.
 
     The working folder's name is the project.
     """
@@ -92,7 +92,7 @@ class QwenCodeSource(FileSource):
 
 
 def _views(way: list[Record]) -> list[list[object]]:
-    """Return what the model saw before each compression of the history, and after the last."""
+    """Return the messages that the model saw before each compression, and at the end."""
     views: list[list[Any]] = []
     view: list[Any] = []
     for line in way:
@@ -123,7 +123,7 @@ def _views(way: list[Record]) -> list[list[object]]:
 
 
 def _unknown(lines: list[Record]) -> list[object]:
-    """Return the lines of unknown types that say something, wherever they stand."""
+    """Return an item of damage for each line with content whose type is unknown."""
     unread_items: list[Any] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))
@@ -141,14 +141,17 @@ def _unknown(lines: list[Record]) -> list[object]:
 
 
 def _inherited(contents: object) -> list[object]:
-    """Return messages that the model saw at the beginning, and that are not trained here."""
+    """Return the messages with which the model's context began.
+
+    They are not trained in this session.
+    """
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]
     return [{**section(part), "weight": 0} for part in contents]
 
 
 class IFlowSource(FileSource):
-    """A reader of a session's file, or of a folder such as ~/.iflow/projects.
+    """A reader of an iFlow session file, or of a folder such as ~/.iflow/projects.
 
     The working folder's name is the project.
     """
@@ -217,7 +220,7 @@ def _iflow_history(lines: list[Record]) -> list[object]:
                 continue
             before = section(history[-1]) if history else {}
             if before.get("role") == "assistant":
-                before["content"] += new  # the next line of one streamed answer
+                before["content"] += new  # the next line of the same streamed answer
                 continue
             content = new
         elif isinstance(content, list):
@@ -240,7 +243,7 @@ def _is_repeated(block: object, calls: set[str]) -> bool:
 
 
 def _with_output(block: Any) -> Any:
-    """Return a result with what the tool gave, out of the record that iFlow keeps of it."""
+    """Replace the content of a tool result by the tool's output from iFlow's record."""
     answered = section(block, "content", "responseParts", "functionResponse")
     if not answered:
         return block
