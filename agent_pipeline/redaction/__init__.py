@@ -1,13 +1,16 @@
-"""Secrets and personal data become pseudonyms before anything of a session is written.
+"""The replacement of secrets and personal data by pseudonyms, before a session is written.
 
-A private value becomes `<EMAIL_1>`, `<API_KEY_2>`: its kind, and a number by first appearance in
-the session. The same value (case and separators aside) has the same pseudonym everywhere in its
-session, so that the address in a call's arguments still is the address in its result. A JSON text
-stays one, with its layout; a number in it that is private becomes a string. What was redacted
-before is left alone.
+A pseudonym such as `<EMAIL_1>` or `<API_KEY_2>` has the kind of the private value and a number.
+Values are numbered in the order in which they first appear in the session. Within a session, a
+value always gets the same pseudonym, regardless of case and separators. So the address in a call's
+arguments still matches the address in its result. A JSON text stays valid JSON with the same
+layout; a private number in it becomes a string. Existing pseudonyms are left alone.
 
-Fails closed: a detector that cannot be loaded or raises is a `RedactionError`, and the session is
-not handed on.
+Redaction fails closed. If a detector cannot be loaded or raises an exception, a `RedactionError` is
+raised and the session is not handed on.
+
+The detectors are in `detectors`, the search for all forms of a value in `search`, and the
+pseudonyms in `pseudonyms`.
 """
 
 import re
@@ -32,13 +35,18 @@ DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
 
 @dataclass(frozen=True)
 class RedactionOptions:
-    """What is redacted.
+    """Options that say which values are redacted.
 
-    `allow` are values that stay: a text between slashes is a regular expression for a whole value,
-    any other one exact value (case and separators aside). `types` are kinds of `KINDS`.
-    `phone_regions` are countries (ISO 3166: `US`) whose numbers are known without their `+`.
-    `ner_model` is an installed spaCy pipeline, which finds `PERSON` and `LOCATION` where `types`
-    has them.
+    Attributes:
+        enabled: Whether anything is redacted.
+        allow: Values that are not redacted. A text between slashes is a regular expression that
+            must match a whole value. Any other text is one value, regardless of case and
+            separators.
+        types: The kinds of `KINDS` that are redacted.
+        phone_regions: Countries (ISO 3166 codes such as `US`) whose telephone numbers are
+            recognized even if the number has no `+`.
+        ner_model: The name of an installed spaCy pipeline. The pipeline finds `PERSON` and
+            `LOCATION` if `types` contains them.
     """
 
     enabled: bool = True
@@ -49,11 +57,11 @@ class RedactionOptions:
 
 
 class Redactor:
-    """Redacts sessions by one set of options.
+    """A redactor of sessions and texts with one set of options.
 
     Raises:
-        SettingsError: an option has a value that it cannot have.
-        RedactionError: a detector cannot be loaded.
+        SettingsError: An option has an invalid value.
+        RedactionError: A detector cannot be loaded.
     """
 
     def __init__(self, options: RedactionOptions) -> None:
@@ -88,17 +96,21 @@ class Redactor:
                 ) from error
 
     def redact(self, session: Session, also: Mapping[str, str] | None = None) -> Counter[str]:
-        """Redact a session in place; answers how many places became a pseudonym, by kind.
+        """Redact a session in place, and return the number of replacements by kind.
 
-        Until the next call `values` has what they held, and `private_id` whether the session's id
-        looks private. `also` are more private values with their kinds: those that other trials of
-        the task gave away (`private_elsewhere`).
+        After the call, `self.values` has the values that were replaced and their kinds, until the
+        next call. `self.private_id` is then true if the session's id looks private.
 
-        A session's id and its parent's stay: whatever judges or looks up a session names it by its
-        id. A task, a trial or a model whose name looks private becomes its hash.
+        The ids of the session and of its parent are not changed, because judges and lookups need
+        them. If the name of a task, a trial or a model looks private, a hash replaces the name.
+
+        Args:
+            session: The session to redact.
+            also: More private values by kind, which were found in other trials of the task (see
+                `private_elsewhere`).
 
         Raises:
-            RedactionError: a detector raised.
+            RedactionError: A detector raised an exception.
         """
         self.values, self.private_id = {}, False
         if self._detectors is None:
@@ -118,7 +130,8 @@ class Redactor:
                 names.replaced(text) if private else text
                 for text, private in zip(texts, is_private, strict=True)
             ]
-            # What is gone may lay something open: two addresses without a blank between them, say.
+            # A replacement may uncover another value, for example if two addresses stood next to
+            # each other without a blank.
             fresh = seen_by_detectors(
                 [new for new, old in zip(changed, texts, strict=True) if new != old]
             )
@@ -134,28 +147,28 @@ class Redactor:
         return names.counts
 
     def finds(self, session: Session) -> dict[str, str]:
-        """Every private value of a session with its kind, its ids aside.
+        """Return every private value of a session and its kind. The session's ids are not searched.
 
         Raises:
-            RedactionError: a detector raised.
+            RedactionError: A detector raised an exception.
         """
         return self._private_values(
             session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         )
 
     def finds_in_texts(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return every private value of texts that belong to no session, with its kind.
+        """Return every private value in texts that belong to no session, and its kind.
 
         Raises:
-            RedactionError: a detector raised.
+            RedactionError: A detector raised an exception.
         """
         return self._private_values(_carrier(()), seen_by_detectors(list(texts)))
 
     def redact_text(self, text: str) -> str:
-        """Return a text that belongs to no session, such as a judge's reason, with pseudonyms.
+        """Return a text with pseudonyms. The text belongs to no session, such as a judge's reason.
 
         Raises:
-            RedactionError: a detector raised.
+            RedactionError: A detector raised an exception.
         """
         if self._detectors is None or not text.strip():
             return text
@@ -164,11 +177,15 @@ class Redactor:
         return str(carrier.messages[0]["content"])
 
     def remaining(self, session: Session, values: Mapping[str, str]) -> Counter[str]:
-        """How many places of a redacted session hold one of the values in any form, by kind; the
-        session stays as it is.
+        """Count by kind how often a redacted session still contains one of the given values in any
+        form.
 
-        `values` are private values with their kinds, as `finds` returns them of the session in its
-        store.
+        The session is not changed.
+
+        Args:
+            session: The redacted session.
+            values: Private values and their kinds, as `finds` returns them for the original
+                session.
         """
         texts = [*texts_of(session), *_names_of(session).values()]
         names = Pseudonyms(texts, self._regions, _prompts_of(session))
@@ -179,8 +196,9 @@ class Redactor:
         return names.counts
 
     def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
-        """What a redacted session still says of what other trials of its task call private, by
-        value its kind.
+        """Return the values in a redacted session that are private in other trials of its task.
+
+        The result maps each value to its kind.
         """
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         return self._private_in(
@@ -198,13 +216,13 @@ class Redactor:
         read = unescaped_text(written)
         try:
             values = {**(also or {}), **self._detectors.find(read)}
-        except Exception as error:  # its text may hold what is private: the type must do
+        except Exception as error:  # a detector's message may quote private data
             raise RedactionError(
                 f"The search for private data failed in session {session.session_id} of "
                 f"{session.project}/{session.agent} "
                 f"({type(error).__name__}): nothing is written; report it with the session's shape."
             ) from error
-        if read is not written:  # what the removal of escapes joined stands nowhere
+        if read is not written:  # drop values that only the removal of escapes joined
             located = Values(values).within(texts, values)
             hidden = {value: kind for value, kind in values.items() if value not in located}
             located |= Search(hidden, self._regions).within(texts) if hidden else set()
@@ -216,11 +234,13 @@ class Redactor:
         return self._private_in(session, values)
 
     def _private_in(self, session: Session, values: Mapping[str, str]) -> dict[str, str]:
-        """The values without those that stay in a session, and those of kinds that are not looked
-        for.
+        """Return the values that must be replaced in a session.
+
+        Values that the options allow, values of kinds that are not redacted, and names that a
+        system prompt contains are left out.
         """
-        # A name in the system prompt stays: trials of one task have one prompt, whichever of them
-        # meets the address.
+        # A name in the system prompt is kept. All trials of a task have the same prompt, but only
+        # some of them contain the address that gives the name away.
         prompts = _prompts_of(session)
         return {
             value: kind
@@ -244,18 +264,18 @@ class Redactor:
 
 
 def _carrier(texts: Sequence[str]) -> Session:
-    """Return a session that holds texts of no session."""
+    """Return a session that carries texts which belong to no session."""
     messages: list[Message] = [{"role": "user", "content": text} for text in texts]
     return Session(session_id="", project="", agent="", source="texts", messages=messages)
 
 
 def _prompts_of(session: Session) -> list[str]:
-    """The system messages of a session."""
+    """Return the texts of a session's system messages."""
     return [str(message["content"]) for message in session.messages if message["role"] == "system"]
 
 
 def _names_of(session: Session) -> dict[str, str]:
-    """The names that a session has beside its own and its parent's."""
+    """Return the names that a session has, except its own id and its parent's id."""
     return {
         name: value
         for name in ("task_key", "task_id", "trial", "model_id")
@@ -278,14 +298,14 @@ def _compiled(allowed: str) -> re.Pattern[str]:
 
 
 def check_options(options: RedactionOptions) -> None:
-    """Check the settings of redaction without loading the rules for keys and passwords.
+    """Check the redaction settings without loading the rules for keys and passwords.
 
-    Loading the rules takes a second of processor time, which each start of the code location would
-    spend.
+    Loading the rules takes a second of processor time, and the code location would spend this
+    second at every start.
 
     Raises:
-        SettingsError: an option has a value that it cannot have.
-        RedactionError: a detector cannot be loaded.
+        SettingsError: An option has an invalid value.
+        RedactionError: A detector cannot be loaded.
     """
     Redactor(replace(options, types=tuple(sorted(set(options.types) - RULE_KINDS))))
 

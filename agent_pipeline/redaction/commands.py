@@ -1,8 +1,9 @@
-"""Passwords in the options of commands: `ldapsearch … -w s3cretPw`, `smbclient … -U bob%s3cretPw`.
+"""The detection of passwords in command options: `ldapsearch … -w s3cretPw`, `smbclient … -U
+bob%s3cretPw`.
 
-These forms are not in `rules.yaml`, because Kingfisher takes time that grows with the square of a
-text in which such commands repeat: words may stand between a command and its option. Here each
-place of a command's name is looked at once.
+These patterns are not in `rules.yaml`, because words may stand between a command and its option.
+Kingfisher's time would grow with the square of the length of a text that repeats such commands.
+This module looks at each occurrence of a command's name only once.
 """
 
 import re
@@ -19,18 +20,23 @@ _REST = r"[^\s\"'`$|;<-][^\s\"'`|;]{5,199}"
 
 
 def _attached(option: str) -> str:
-    """Return the form of a password that follows its option without a blank; a password in quotes
-    stands for itself.
+    """Return the pattern of a password that follows its option without a blank.
+
+    The value is the option and the password together. If the password is in quotes, the value is
+    only the password.
     """
     return rf"(?:(?P<value>{option}{_REST})|{option}(?P<quote>[\"'])(?P<quoted>{_REST})(?P=quote))"
 
 
 class CommandForm(NamedTuple):
-    """The beginnings of commands' names, what follows them up to a password, and whether the
-    password has a digit.
+    """A pattern of commands that contain a password.
 
-    With `needs_no_dash` the command gives its password away without an option that begins with a
-    dash.
+    Attributes:
+        names: The beginnings of the commands' names, in lower case.
+        rest: A pattern for the text after the name, up to and including the password.
+        needs_digit: Whether the password must contain a digit.
+        needs_no_dash: Whether the command can contain its password without an option that begins
+            with a dash.
     """
 
     names: tuple[bytes, ...]
@@ -47,7 +53,7 @@ def _form(
 
 
 def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
-    """Return the form of commands whose password follows an option and a blank."""
+    """Return the pattern of commands whose password follows an option and a blank."""
     return _form(names, rf"[\w.]{{0,12}}{_GAP}\s(?:{option})\s{{1,3}}[\"']?{_VALUE}", needs_digit)
 
 
@@ -92,8 +98,9 @@ _FORMS = (
 
 
 def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the passwords in options of commands; where no blank parts an option and its value,
-    with the option.
+    """Yield the passwords in command options.
+
+    If no blank separates an option and its value, the yielded value includes the option.
     """
     lowered = flat.lower()
     has_option = bool(_OPTION.search(lowered))
@@ -118,7 +125,7 @@ def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def without_closing(secret: str) -> str:
-    """Return a command's secret without the brackets and marks that close what stands around the
+    """Return a command's secret without the closing brackets and punctuation of the text around the
     command.
     """
     while secret and (secret[-1] in ",;." or (secret[-1] in ")]}" and _is_unopened(secret))):

@@ -1,19 +1,22 @@
-"""What in a text is private, and of which kind: the judgement of libraries whose work this is.
+"""The detectors of private values in a text. The decision is left to specialized libraries.
 
-| kinds | who decides |
+| kinds | decided by |
 |---|---|
-| API_KEY, TOKEN, PRIVATE_KEY, CONNECTION_STRING, PASSWORD in a URL | Kingfisher's rules (MongoDB; 488 of them, offline) |
-| what headers, cookies, commands, URLs and labels (PASSPORT, NATIONAL_ID) tell | Kingfisher, by `rules.yaml` |
-| PASSWORD and other secrets assigned to a name (`password = ...`, `"api_key": "..."`), AWS key ids | detect-secrets |
+| API_KEY, TOKEN, PRIVATE_KEY, CONNECTION_STRING, PASSWORD in a URL | Kingfisher's rules (MongoDB;
+488 rules, offline) |
+| values in headers, cookies, commands and URLs, and after labels (PASSPORT, NATIONAL_ID) |
+Kingfisher, with `rules.yaml` |
+| PASSWORD and other secrets assigned to a name (`password = ...`, `"api_key": "..."`), AWS key ids
+| detect-secrets |
 | PHONE | Google's libphonenumber |
-| CARD, IBAN, SSN | python-stdnum (check digits, ranges that are issued) |
-| ACCOUNT | a number of 8 to 17 digits that the word before it calls an account |
-| NAME | `names.py`: what an address gives away |
+| CARD, IBAN, SSN | python-stdnum (check digits, issued ranges) |
+| ACCOUNT | a number of 8 to 17 digits after a word such as "account" |
+| NAME | `names.py`: names that an address gives away |
 | EMAIL, IP | their form |
 
-The expressions here only cut candidates out of a text, so that the libraries see little of it: what
-they say counts. None of them opens a connection. A detector never answers with half of its finds:
-it raises.
+The patterns in this module only select candidates, so that the libraries read little text. No
+library opens a connection. A detector never returns only a part of its finds: if it fails, it
+raises an exception.
 """
 
 import ipaddress
@@ -40,21 +43,23 @@ RULES = Path(__file__).with_name("rules.yaml")
 _OURS = "ours."
 _SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
 RULE_KINDS = _SECRETS | {"EMAIL", "IBAN", "PASSPORT", "NATIONAL_ID"}
-"""The kinds that the rules of kingfisher find, among other detectors."""
+"""The kinds that Kingfisher's rules find. Other detectors may find these kinds too."""
 _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
 
 
 Detector = Callable[[str, bytes], Iterable[Find]]
-"""Of a text and the same text with a byte a character (`?` for one beyond Latin-1), in which
-candidates are found many times faster.
+"""A function that takes a text, and the text as Latin-1 bytes (`?` for each other character).
+Candidates are found many times faster in the bytes.
 """
 
 
 class Detectors:
-    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national
-    numbers are known.
+    """The loaded detectors of the given kinds.
 
-    `ner_model` is the spaCy pipeline that finds people and places, where the kinds name them.
+    Args:
+        kinds: The kinds to find.
+        phone_regions: The countries whose national telephone numbers are recognized.
+        ner_model: The spaCy pipeline that finds people and places, if `kinds` contains them.
     """
 
     def __init__(
@@ -83,8 +88,10 @@ class Detectors:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
     def find(self, text: str) -> dict[str, str]:
-        """Every private value of the text with its kind. Base64 of a text that holds a private
-        value is a token.
+        """Return every private value of a text and its kind.
+
+        If a text that is encoded as base64 contains a private value, its base64 is returned as a
+        `TOKEN`.
         """
         finds = self._find(text)
         for encoded in encoded_texts(text) if "TOKEN" in self._kinds else ():
@@ -121,8 +128,8 @@ def _scanner() -> Any:
 
 
 def _ruled(text: str, flat: bytes) -> Iterator[Find]:
-    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats; what a header, a
-    command or a label tells.
+    """Yield the values that Kingfisher's rules find: keys, tokens and passwords by the vendors'
+    formats, and values after headers, commands or labels.
     """
     yield from _found_by_rules(text)
     if windows := list(_without_marks(text)):
@@ -132,8 +139,8 @@ def _ruled(text: str, flat: bytes) -> Iterator[Find]:
 _KEY = "[A-Za-z0-9_-]"
 _AFTER_KEY = re.compile(rf"(?<={_KEY}{{16}})(?:[.:](?![A-Za-z0-9])|[^\w\s./:=+@%-])++")
 _BEFORE_KEY = re.compile(rf"[^\w\s./:=+@%-]{{1,4}}(?={_KEY}{{16}})")
-"""Punctuation after and before what may be a key. Many rules want a blank there, and people write a
-comma, a bracket or a quote.
+"""Punctuation before a possible key (after a possible key: `_AFTER_KEY`). Many rules expect a blank
+there, but people write a comma, a bracket or a quote.
 """
 
 
@@ -142,8 +149,9 @@ _LONGEST_WORDS_BEFORE = 80
 
 
 def _without_marks(text: str) -> Iterator[str]:
-    """The parts of a text that may be keys with punctuation around them, without the punctuation;
-    with the words before each.
+    """Yield the parts of a text that may be keys with punctuation around them.
+
+    Each part includes the words before the key. The punctuation is replaced by blanks.
     """
     for run in _LONG_RUN.finditer(text):
         start, end = run.span()
@@ -223,7 +231,9 @@ def _kind_of_rule(rule_id: str) -> str:
 
 
 _NAMES = tuple(map(re.compile, (b"pwd", b"secret", b"token", b"key", b"contrase", b"pass")))
-"""One expression for all of them would take five times as long."""
+"""Patterns for the beginnings of secret names. A single pattern for all of them would be five times
+slower.
+"""
 _PASS = (b"passw", b"passphrase", b"passcode")
 _ASSIGNMENT = re.compile(r"\w{0,24}[\"'\]\\]{0,3}(?:\s{0,3}(?::?=|:|\(|\bis\b)|\t)")
 _LONGEST_AFFIX = 24
@@ -236,7 +246,7 @@ _PASSWORD_NAME = re.compile(r"pass|pwd|contrase", re.IGNORECASE)
 
 
 def _assigned(text: str, flat: bytes) -> Iterator[Find]:
-    """Secrets that nothing but the name before them gives away."""
+    """Yield the secrets that are recognized only by the name before them."""
     lowered = flat.lower()
     starts = {match.start() for name in _NAMES for match in name.finditer(lowered)}
     for start in starts:
@@ -262,18 +272,22 @@ _NAME_OF_NO_SECRET = re.compile(
     r"[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)$",
     re.IGNORECASE,
 )
-"""Names of what tools need, such as the token of a list's next page, and of what is said about a
-secret.
+"""Names that do not contain a secret: names of values that tools need, such as the token of a
+list's next page, and names that describe a secret.
 """
 
 
 @lru_cache(maxsize=1 << 14)
 def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...]:
-    """The secret that is assigned to a name, by detect-secrets, of `name =` and what follows up to
-    a blank.
+    """Return the secret that detect-secrets finds in an assignment.
 
-    It sees no more: it takes the first name in a line, and nothing from a line with a word such as
-    `example`. Without `any_word` a password in quotes must look like one, as a bare one must.
+    detect-secrets reads only the name and the text up to the next blank. In a longer text it would
+    use only the first name per line, and it would ignore lines with a word such as `example`.
+
+    Args:
+        name: The name and the assignment sign.
+        rest: The text after the sign, up to the next blank.
+        any_word: Whether a password in quotes may be an ordinary word.
     """
     from detect_secrets.filters.heuristic import is_templated_secret
     from detect_secrets.plugins.keyword import (
@@ -312,8 +326,8 @@ _SPOKEN = re.compile(
     r"be)\b:?|\s?[:=])|(?P<to>\s(?:to|with)\b)))?\s+(?=\S)",
     re.IGNORECASE,
 )
-"""How people name a password: `password for the server is`, `password to`, `password` before the
-value itself.
+"""The ways in which people name a password: `password for the server is`, `password to`, or
+`password` directly before the value.
 """
 _CHANGING = re.compile(
     r"\b(?:chang|set|updat|reset|rotat|replac)\w{0,4}\s[^.:;\n]*$", re.IGNORECASE
@@ -325,8 +339,8 @@ _QUOTE = re.compile(r"[\"'`\u2018-\u201f\u00ab\u00bb]")
 
 
 def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
-    """The password that a sentence says after its name: `update the password to 'x'`, `log in with
-    password x`.
+    """Return the password that follows its name in a sentence: `update the password to 'x'`, `log
+    in with password x`.
     """
     before = text[max(0, start - 40) : start]
     if name["to"]:
@@ -343,7 +357,9 @@ def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
 
 
 def _is_secret(value: str, quoted: bool, password: bool) -> bool:
-    """Whether an assigned value can be a secret: no sentence, no word, no code, no count."""
+    """Return whether an assigned value can be a secret, and is not a sentence, a word, code or a
+    count.
+    """
     if (
         not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD
         or _CODE.search(value)
@@ -359,8 +375,8 @@ _PLACEHOLDER = re.compile(
     r"(?:(?:new|old|your|my|the|current|user|required|optional|hidden|masked|redacted|string|password|passwd|secret|token|value)[_-]?)+",
     re.IGNORECASE,
 )
-"""What stands for a password in a schema or an example; replaced everywhere, `string` would break
-the tools' schemas.
+"""Placeholders for a password in a schema or an example. If `string` were replaced everywhere, the
+schemas of tools would break.
 """
 _LONGEST_LOCAL_PART, _LONGEST_DOMAIN = 64, 255
 _EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNICODE)

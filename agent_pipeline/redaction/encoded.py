@@ -1,9 +1,9 @@
-"""Texts that hold encoded characters: what a reader sees, and where each character of it stands in
-the text.
+"""The decoding of encoded characters in a text, and the mapping from decoded characters to their
+places in the original text.
 
-Handled are percent-encoding (`%40`), HTML entities (`&#64;`), escapes of programs (`\\u0040`,
-`\\n`, `\\"`) and the habit of writing `[at]` or `(a)` for an @. JSON texts are not read here:
-`texts` decodes their strings.
+Four encodings are decoded: percent-encoding (`%40`), HTML entities (`&#64;`), escapes of
+programming languages (`\\u0040`, `\\n`, `\\"`), and `[at]` or `(a)` for an @. JSON texts are not
+read here; `texts` decodes their strings.
 """
 
 import html
@@ -19,19 +19,22 @@ _ENCODED_CHARACTER = re.compile(rf"{_CHARACTERS}|{_SPELLED}")
 _ENCODED = re.compile(rf"{_CHARACTERS}|{_SPELLED}|(?<!\\)\\++[nrt\"'/]")
 _BACKSLASHES = re.compile(r"\\+")
 _MAX_LAYERS = 3
-"""How often a character may be encoded: `%2540` is an @ in two layers."""
+"""Maximum number of decoding passes. For example, `%2540` is an @ that was encoded twice."""
 _WINDOW = 200
 _MARKS = tuple(map(re.compile, (r"%[0-9A-Fa-f]{2}", r"&#?[A-Za-z0-9]{1,32};", r"\\[unrt\"'/]")))
-"""What a text with encoded characters holds: searches that begin with a fixed character spare most
-texts the slow one.
+"""Cheap patterns of encoded characters. They begin with a fixed character, and most texts need no
+slower search.
 """
 
 
 class Decoded(NamedTuple):
-    """A text with its characters decoded, and the places in the encoded text.
+    """A text with its characters decoded, and the mapping to the encoded text.
 
-    `starts` has the place in the decoded text at which each piece begins; `pieces` has the range of
-    each piece in the encoded text, and whether its characters are the same in both.
+    Attributes:
+        text: The decoded text.
+        starts: The index in the decoded text at which each piece begins.
+        pieces: The start and end of each piece in the encoded text, and whether the piece is the
+            same in both texts.
     """
 
     text: str
@@ -39,7 +42,7 @@ class Decoded(NamedTuple):
     pieces: list[tuple[int, int, bool]]
 
     def encoded_range(self, start: int, end: int) -> tuple[int, int]:
-        """Return the range of the encoded text that a range of the decoded text stands for."""
+        """Return the range of the encoded text that corresponds to a range of the decoded text."""
         first, last = bisect_right(self.starts, start) - 1, bisect_right(self.starts, end - 1) - 1
         piece_start, _, is_same = self.pieces[first]
         encoded_start = piece_start + start - self.starts[first] if is_same else piece_start
@@ -48,8 +51,8 @@ class Decoded(NamedTuple):
 
 
 def decode(text: str) -> list[Decoded]:
-    """Return a text's decoded layers, the outermost first; an empty list if no character of it is
-    encoded.
+    """Return the decoded layers of a text, the outermost first. The list is empty if no character
+    is encoded.
     """
     layers: list[Decoded] = []
     while len(layers) < _MAX_LAYERS and (layer := _decode_once(text)):
@@ -59,8 +62,8 @@ def decode(text: str) -> list[Decoded]:
 
 
 def decoded_windows(text: str) -> list[str]:
-    """Return the parts of a text around its encoded characters, decoded: what detectors must see
-    besides the text itself.
+    """Return the decoded parts of a text around its encoded characters. Detectors read them in
+    addition to the text.
     """
     windows: list[tuple[int, int]] = []
     for match in _ENCODED_CHARACTER.finditer(text) if _may_be_encoded(text) else ():
@@ -73,8 +76,9 @@ def decoded_windows(text: str) -> list[str]:
 
 
 def _word_boundary(text: str, place: int, step: int) -> int:
-    """Return the nearest blank before (`step` -1) or after (1) a place, but not further away than a
-    window's length.
+    """Return the nearest blank before a place (`step` is -1) or after it (`step` is 1).
+
+    The search ends after the length of a window.
     """
     for _ in range(_WINDOW):
         if place <= 0 or place >= len(text):
@@ -134,7 +138,7 @@ def _decode_once(text: str) -> Decoded | None:
 
 
 def _decoded_characters(encoded: str) -> str:
-    """Return the characters that a match stands for; the match itself if it stands for none."""
+    """Return the characters that a match encodes, or the match itself if it encodes nothing."""
     if encoded[0] == "%":
         try:
             return unquote_to_bytes(encoded).decode()

@@ -1,5 +1,5 @@
-"""The texts of exceptions without private data: a stack trace goes into Dagster's log, and its
-message may quote a session.
+"""The redaction of exceptions. Dagster logs stack traces, and an exception's message may quote a
+session.
 """
 
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from agent_pipeline.redaction import RedactionOptions, Redactor
 
 
 def redact_exception(error: Exception, options: RedactionOptions) -> Exception:
-    """Return an exception whose text, and whose causes' texts, hold nothing private: the same one,
-    if its text can be changed.
+    """Return an exception without private data in its message or in the messages of its causes.
 
-    If the detectors cannot be used, only the sentences of our own errors stay.
+    Return the same exception if its message can be changed. If the detectors cannot be used, only
+    the messages of our own errors are kept.
     """
     redact = _redact_or_hide(options)
     changed = _without_private(error, redact, {})
@@ -20,8 +20,8 @@ def redact_exception(error: Exception, options: RedactionOptions) -> Exception:
 
 
 def redact_sentence(sentence: str, options: RedactionOptions) -> str:
-    """Return the sentence of an error with pseudonyms, or as it is if the detectors cannot be
-    used.
+    """Return an error message with pseudonyms. If the detectors cannot be used, return it
+    unchanged.
     """
     redact = _redact_or_hide(options)
     return sentence if redact is _hide else redact(sentence)
@@ -60,6 +60,6 @@ def _with_redacted_text(error: BaseException, redact: Callable[[str], str]) -> B
     error.args = tuple(redact(part) if isinstance(part, str) else part for part in arguments)
     if redact(str(error)) == str(error):
         return error
-    error.args = arguments  # its class makes the text from other attributes
+    error.args = arguments  # the class may build its message from other attributes
     substitute = RuntimeError(f"{type(error).__name__}: {redact(text)}")
     return substitute.with_traceback(error.__traceback__)

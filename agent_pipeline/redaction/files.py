@@ -1,8 +1,9 @@
-"""The search for private data in files and texts that leave the lake: exports, cards, pages, logs.
+"""The search for private data in files and texts that leave the lake: exports, cards, pages and
+logs.
 
-The tables have a search of their own (`ingestion.privacy_scan`, `ingestion.derived`). Here a file
-is read as its reader reads it: the metadata of a GGUF, the members of an archive, the strings of a
-JSON text. The vocabulary of a tokenizer is not searched, because it is that of the base model.
+Tables are searched in `ingestion.privacy_scan` and `ingestion.derived`. Here, each file format is
+read properly: the metadata of a GGUF file, the members of an archive, the strings of a JSON text.
+The vocabulary of a tokenizer is not searched, because it comes from the base model.
 """
 
 import gzip
@@ -22,7 +23,7 @@ TEXT_SUFFIXES = frozenset(
         ".xml", ".py", "",
     }
 )  # fmt: skip
-"""Files that are texts. A file without a suffix is one, such as a Modelfile."""
+"""Suffixes of text files. A file without a suffix, such as a Modelfile, counts as a text file."""
 
 _VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
 _CHUNK = 1 << 20
@@ -32,16 +33,16 @@ _OVERLAP = 400
 def finds_in_files(
     files: Mapping[str, Path], redactor: Redactor, allowed: Collection[str] = ()
 ) -> dict[str, Counter[str]]:
-    """Return how often each kind of private value is in files, by the file's name; files without a
-    find are left out.
+    """Count the private values in files, by the file's name and by kind. Files without private
+    values are left out.
 
     Args:
-        files: the files to search, by the names to report.
-        redactor: what is private.
-        allowed: values that are no finds, such as made-up ones.
+        files: The files to search, by the names to report.
+        redactor: The redactor that decides which values are private.
+        allowed: Values that are not reported, such as made-up values.
 
     Raises:
-        RedactionError: a detector raised.
+        RedactionError: A detector raised an exception.
     """
     finds = {}
     for name, path in files.items():
@@ -53,7 +54,7 @@ def finds_in_files(
 def kinds_in_texts(
     texts: Iterable[str], redactor: Redactor, allowed: Collection[str] = ()
 ) -> Counter[str]:
-    """Return how many different private values of each kind are in texts."""
+    """Count the different private values in texts, by kind."""
     values: dict[str, str] = {}
     for text in texts:
         values |= redactor.finds_in_texts([text])
@@ -66,17 +67,17 @@ def refuse_private(
     files: Mapping[str, Path] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Check that nothing private is in what is about to be served or published.
+    """Raise an error if files or texts that will be served or published contain private data.
 
     Args:
-        what: what it is, for the error.
-        redactor: what is private.
-        files: files by the names to report.
-        texts: texts that no file holds yet, by the names to report.
+        what: The name of the product, for the error message.
+        redactor: The redactor that decides which values are private.
+        files: The files, by the names to report.
+        texts: Texts that are not in files yet, by the names to report.
 
     Raises:
-        PrivateDataError: something private was found.
-        RedactionError: a detector raised.
+        PrivateDataError: A file or a text contains private data.
+        RedactionError: A detector raised an exception.
     """
     finds = finds_in_files(files or {}, redactor)
     for name, text in (texts or {}).items():
@@ -87,7 +88,7 @@ def refuse_private(
 
 
 def texts_of_file(path: Path) -> Iterator[str]:
-    """Yield the texts that a file holds; nothing for a file of numbers, such as weights."""
+    """Yield the texts in a file. A file of numbers, such as model weights, yields nothing."""
     if path.suffix == ".gguf":
         yield from _texts_of_gguf(path)
     elif path.suffix == ".safetensors":
@@ -105,7 +106,7 @@ def texts_of_file(path: Path) -> Iterator[str]:
 
 
 def _chunks(opened: Any) -> Iterator[str]:
-    """Yield an open text in pieces that overlap, so that no value is cut apart."""
+    """Yield an open text in overlapping pieces, so that no value is cut apart."""
     end = ""
     while piece := opened.read(_CHUNK):
         yield end + piece
@@ -121,7 +122,7 @@ def _texts_of_archive(path: Path) -> Iterator[str]:
 
 
 def _texts_of_gguf(path: Path) -> Iterator[str]:
-    """Yield the texts in the metadata of a GGUF file, without its vocabulary."""
+    """Yield the texts in the metadata of a GGUF file, except its vocabulary."""
     from gguf import GGUFReader, GGUFValueType
 
     try:

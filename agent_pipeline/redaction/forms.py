@@ -1,8 +1,9 @@
-"""The forms in which a private value may be written, and what makes two values the same value.
+"""The forms in which a private value may be written, and the identity that all forms of a value
+share.
 
-A telephone number is the same number with and without its country, a card with and without blanks,
-an address in any case and with any tag. A part of a value that gives it away (the last four digits
-of a card, the bank code in an IBAN) is a form of the value too.
+For example, a telephone number may have a country code or not, a card number may have blanks or
+not, and an address may have any case and any tag. Parts that give the value away are forms too,
+such as the last four digits of a card or the bank code in an IBAN.
 """
 
 import re
@@ -14,11 +15,11 @@ from typing import NamedTuple
 from agent_pipeline.redaction.encoded import decode
 
 NUMERIC = frozenset({"PHONE", "CARD", "IBAN", "SSN", "PASSPORT", "NATIONAL_ID", "ACCOUNT"})
-"""Kinds whose values are numbers, which people write with and without separators."""
+"""Kinds whose values are numbers that people write with and without separators."""
 
 FEWEST_DIGITS = 7
-"""A number with fewer digits is looked for only as it was written: with free separators it would be
-found in other numbers.
+"""Minimum number of digits for a search with arbitrary separators. Shorter numbers are searched
+only as they were written, because they would be found within other numbers.
 """
 
 _FEWEST_DIGITS_OF_PART = 6
@@ -29,8 +30,11 @@ _TAG = re.compile(r"(?<=.)\+[^@]*(?=@)")
 
 
 class Key(NamedTuple):
-    """A run of digits that gives a value away, and the part of the value that it is; the part is
-    empty for the whole value.
+    """A run of digits that gives a value away.
+
+    Attributes:
+        digits: The digits.
+        part: The part of the value that the digits are; empty for the whole value.
     """
 
     digits: str
@@ -38,10 +42,13 @@ class Key(NamedTuple):
 
 
 def identity(kind: str, value: str, regions: tuple[str, ...]) -> str:
-    """Return a text that is equal for all forms of one value.
+    """Return a text that is equal for all forms of a value.
 
-    `regions` are the countries (ISO 3166) whose telephone numbers may be written without the
-    country's code.
+    Args:
+        kind: The kind of the value.
+        value: The value in any form.
+        regions: Countries (ISO 3166 codes) whose telephone numbers may be written without a country
+            code.
     """
     if kind == "PHONE":
         number = _telephone(plain(value), regions)
@@ -53,13 +60,13 @@ def identity(kind: str, value: str, regions: tuple[str, ...]) -> str:
 
 
 def plain(value: str) -> str:
-    """Return a value without the encoding of its characters."""
+    """Return a value with its encoded characters decoded."""
     layers = decode(value)
     return layers[-1].text if layers else value
 
 
 def digits_of(value: str) -> str:
-    """Return the digits of a value in ASCII."""
+    """Return the digits of a value as ASCII digits."""
     digits = _NOT_DIGITS.sub("", value)
     return (
         digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
@@ -82,8 +89,8 @@ def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
 
 
 def part_keys(kind: str, value: str, regions: tuple[str, ...]) -> Iterator[Key]:
-    """Yield the runs of digits that are parts of a value and give it away without a word before
-    them.
+    """Yield the runs of digits that are parts of a value and give it away even without a label
+    before them.
     """
     if kind == "PHONE":
         number = _telephone(plain(value), regions)
@@ -94,8 +101,8 @@ def part_keys(kind: str, value: str, regions: tuple[str, ...]) -> Iterator[Key]:
 
 
 def _account_keys(iban: str) -> Iterator[Key]:
-    """Yield the beginnings and ends of the digits in an IBAN's account: bank codes, sort codes,
-    account numbers.
+    """Yield the beginnings and ends of the runs of digits in an IBAN's account number, such as bank
+    codes and sort codes.
     """
     for run in re.finditer(rf"\d{{{_FEWEST_DIGITS_OF_PART},}}", iban[4:]):
         start, end = run.start() + 4, run.end() + 4
@@ -107,8 +114,8 @@ def _account_keys(iban: str) -> Iterator[Key]:
 
 
 def bank_codes(iban: str) -> dict[str, str]:
-    """Return the short codes of banks and branches in an IBAN (in small letters) with their places,
-    such as `5-8`.
+    """Return the short codes of banks and branches in an IBAN, in lower case. Each code maps to its
+    position, such as `5-8`.
     """
     account = compact(iban)[4:]
     places = ((0, 4), (0, 5), (4, 8), (5, 10), (1, 6), (6, 11))
@@ -118,13 +125,15 @@ def bank_codes(iban: str) -> dict[str, str]:
 
 
 def compact(value: str) -> str:
-    """Return the letters and digits of a value, in small letters."""
+    """Return the letters and digits of a value, in lower case."""
     return _NOT_WORD.sub("", plain(value)).lower()
 
 
 def spellings(kind: str, value: str) -> set[str]:
-    """Return the texts that are looked for as they are: the value, and a number with letters in
-    both cases and without separators.
+    """Return the texts that are searched literally.
+
+    These are the value itself and, for a number that contains letters, the value in both cases and
+    without separators.
     """
     texts = {value}
     if kind in NUMERIC and kind != "IBAN" and any(character.isalpha() for character in value):
@@ -134,8 +143,8 @@ def spellings(kind: str, value: str) -> set[str]:
 
 @lru_cache(maxsize=1 << 15)
 def _telephone(value: str, regions: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return a telephone number's country code and national number; None if its country is not
-    known.
+    """Return the country code and the national number of a telephone number, or None if the country
+    is unknown.
     """
     import phonenumbers
 
@@ -144,7 +153,7 @@ def _telephone(value: str, regions: tuple[str, ...]) -> tuple[str, str] | None:
     if value.lstrip(" (").startswith("+"):
         attempts: list[tuple[str, str | None]] = [(f"+{digits}", None)]
     else:
-        # First as a number of a region, then with the prefixes that dial out of a country.
+        # First try each region, then the prefixes for calls abroad.
         attempts = [(digits, region) for region in regions]
         attempts += [
             (f"+{digits[len(prefix) :]}", None)
@@ -187,7 +196,9 @@ def _telephone_keys(country: str, national: str) -> set[str]:
 
 @cache
 def _national_prefixes(country: str) -> frozenset[str]:
-    """Return what people dial before a national number within a country: 0 in most countries."""
+    """Return the prefixes that are dialed before a national number within a country: 0 in most
+    countries.
+    """
     import phonenumbers
 
     regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(country), ())

@@ -1,7 +1,8 @@
-"""Private keys whose beginning or end is cut off, PuTTY's keys, and texts that are encoded as
-base64.
+"""The detection of private keys whose beginning or end is cut off, of PuTTY keys, and of texts that
+are encoded as base64.
 
-The rules of Kingfisher find whole keys. A log or a tool often shows the first lines of a key only.
+Kingfisher's rules find only complete keys, but logs and tools often show only the first lines of a
+key.
 """
 
 import binascii
@@ -25,7 +26,9 @@ _MOST_LINES = 200
 
 
 def cut_off_keys(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the lines of private keys that have no end or no beginning, and of PuTTY's keys."""
+    """Yield the lines of private keys whose end or beginning is missing, and the lines of PuTTY
+    keys.
+    """
     if b"PRIVATE KEY" in flat:
         for match in _BEGIN.finditer(text):
             yield Find("PRIVATE_KEY", match["body"])
@@ -38,8 +41,10 @@ def cut_off_keys(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def _lines_before(text: str, end: int) -> str:
-    """Return the lines of a key before a place; nothing if the line that begins the key stands
-    before them.
+    """Return the lines of a key that precede a place.
+
+    Return an empty text if the line that begins the key precedes these lines, because the key is
+    then complete.
     """
     start, place, form = -1, end - 1, _LAST_LINE
     for _ in range(_MOST_LINES):
@@ -62,8 +67,8 @@ _BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/=_-])(?=[a-z0-9+/_-]{0,15}[A-Z])(?:[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?|[A-Za-z0-9+/_-]{16,}+)={0,2}"
     r"(?![A-Za-z0-9+/=_-])"
 )
-"""Base64 of a text has a capital among its first characters, which most long words of code have
-not.
+"""A pattern that matches base64. Base64 of a text has a capital letter among its first characters,
+unlike most long words in code.
 """
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _URL_SAFE = str.maketrans("-_", "+/")
@@ -72,14 +77,18 @@ _SHORTEST_LINE = 8
 
 
 class EncodedText(NamedTuple):
-    """A text that stands in another text as base64: the lines that are written, and the text."""
+    """A text that is written as base64 within another text: the lines of base64, and the decoded
+    text.
+    """
 
     lines: list[str]
     text: str
 
 
 def encoded_texts(text: str) -> Iterator[EncodedText]:
-    """Yield the texts that stand in a text as base64. Pictures and keys are no texts."""
+    """Yield the texts that are written as base64 in a text. Decoded data that is not text, such as
+    an image or a key, is skipped.
+    """
     for match in _BASE64.finditer(text):
         written = match.group()
         if _BINARY.search(_decoded(written[:_START].replace("\n", ""))):
@@ -94,7 +103,9 @@ def encoded_texts(text: str) -> Iterator[EncodedText]:
 
 
 def _decoded(written: str) -> bytes:
-    """Return the bytes of base64, without its last ones if it is cut off."""
+    """Return the bytes that base64 encodes. If the base64 is cut off, the incomplete last bytes are
+    missing.
+    """
     plain = written.rstrip("=").translate(_URL_SAFE)
     whole = plain[: len(plain) // 4 * 4]
     rest = plain[len(whole) :]

@@ -1,12 +1,12 @@
-"""The kinds of private data: ours, and those that other packages register."""
+"""The kinds of private data: the built-in kinds, and the kinds that other packages register."""
 
 import re
 from importlib.metadata import distributions, entry_points
 from typing import NamedTuple
 
 REDACTORS = "agent_pipeline.redactors"
-"""Entry points of other packages, by kind (`PASSPORT`): each a function of a text that yields the
-private values in it.
+"""The entry point group in which other packages register detectors. An entry point is named after
+its kind (`PASSPORT`) and is a function that takes a text and yields the private values in it.
 """
 
 REGISTERED = {entry.name: entry for entry in sorted(entry_points(group=REDACTORS))}
@@ -30,7 +30,7 @@ KINDS = (
     "IP",
     *REGISTERED,
 )
-"""All kinds; a value that is of several kinds is of the first."""
+"""All kinds. If a value matches several kinds, it gets the kind that comes first here."""
 
 _REGISTERED_BY = sorted({entry.dist.name for entry in REGISTERED.values() if entry.dist})
 _OPTIONAL = [name for name in ("spacy",) if any(distributions(name=name))]
@@ -42,36 +42,39 @@ LIBRARIES = (
     *_OPTIONAL,
     *_REGISTERED_BY,
 )
-"""Whose versions decide on what is found, and so on what is written."""
+"""The libraries whose versions affect which values are found, and therefore what is written."""
 
 OPT_IN = ("IP", "PERSON", "LOCATION")
-"""Kinds that are looked for only when the settings name them: version numbers look like addresses;
-people and places need a model.
+"""Kinds that are searched for only if the settings name them. Version numbers look like IP
+addresses, and people and places need a model.
 """
 
 WORDS = frozenset(KINDS) - {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "EMAIL"}
-"""Kinds whose values are short: part of a longer word or number is not the value."""
+"""Kinds with short values. A match within a longer word or number does not count as such a value.
+"""
 
 PSEUDONYM = re.compile(
     rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)(?::(?P<part>[a-z0-9-]+))?>"
 )
-"""A pseudonym: a kind, the number of a value, and perhaps which part or form of the value it stands
-for.
+"""A pattern that matches a pseudonym. A pseudonym has a kind, the number of a value, and optionally
+the part or form of the value that it replaces.
 
-| part | what it stands for |
+| part | replaces |
 |---|---|
 | `last4` | the last four digits or letters of the value |
-| `5-12` | the characters 5 to 12 of the value without separators |
-| `local` | what stands before the @ of an address |
-| `lower`, `upper`, `initial` | a name in small letters, in capitals, its first letter |
-| `of-3-2` | the address of the person whose names are `<NAME_3>` and `<NAME_2>`; perhaps followed by `-local` |
+| `5-12` | characters 5 to 12 of the value without separators |
+| `local` | the part of an address before the @ |
+| `lower`, `upper`, `initial` | a name in lower case, a name in upper case, the first letter of a
+name |
+| `of-3-2` | the address of the person whose names are `<NAME_3>` and `<NAME_2>`; `-local` may
+follow |
 
-An address without `of` has the number n, and its owner's names have the numbers 2n - 1 and 2n.
+If an address has number n and no `of` part, its owner's names have the numbers 2n - 1 and 2n.
 """
 
 
 class Find(NamedTuple):
-    """A private value, as it stands in the text."""
+    """A private value as it is written in a text, and its kind."""
 
     kind: str
     value: str

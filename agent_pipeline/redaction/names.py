@@ -1,5 +1,7 @@
-"""Names: those that e-mail addresses give away (noah.brown7@example.com is Noah Brown elsewhere in
-a session), and those a model finds.
+"""The detection of names: names that e-mail addresses give away, and names that a spaCy model
+finds.
+
+For example, if noah.brown7@example.com occurs in a session, Noah and Brown are private names.
 """
 
 import calendar
@@ -20,20 +22,20 @@ _PAIR = re.compile(
     rf"|\",\s?\"(?P<key>[a-z]+)[ _]?[nN]ame\":\s?\")"
     rf"(?P<two>{_CAPITAL}{_REST}+)(?![^\W_]))"
 )
-"""Two words of a name: `Noah Brown`, `Brown, Noah`, `"first_name": "Noah", "last_name":
-"Brown"`.
+"""A pattern that matches the two words of a name: `Noah Brown`, `Brown, Noah`, `"first_name":
+"Noah", "last_name": "Brown"`.
 """
 _ID = re.compile(r"(?P<one>[^\W\d_]+)(?:[._-](?P<two>[^\W\d_]+))?[._-]?\d+(?![\w.+%'-]*@)")
-"""An id that may be made from a name: `ana_lopez_4471`, `analopez7`."""
+"""A pattern that matches an id that may be made from a name: `ana_lopez_4471`, `analopez7`."""
 _DAYS_AND_MONTHS = frozenset([*calendar.month_name, *calendar.day_name])
 
 
 def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
-    """The names of the addresses' owners as the text says them, each part by itself.
+    """Yield the names of the addresses' owners as they are written in the text.
 
-    The parts are separate values, so that the first name that a user says is the one in a call's
-    arguments. A part is taken only if the whole name stands in the text: capitalised, or in an id
-    such as `ana_lopez_4471`.
+    The first and the last name are separate values. So the first name that a user gives matches the
+    first name in a call's arguments. A name is yielded only if the whole name is in the text,
+    either capitalized or in an id such as `ana_lopez_4471`.
     """
     owners = {owner for address in addresses if (owner := owner_of(address))}
     joined = {owner.letters for owner in owners if len(owner.letters) >= FEWEST_LETTERS}
@@ -60,7 +62,7 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
 
 
 def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) -> Iterator[Find]:
-    """The capitalised words of a text that an id is made from, if the id is made from an owner's
+    """Yield the capitalized words of a text that also form an id, if the id is made from an owner's
     name.
     """
     words = {
@@ -100,8 +102,10 @@ _NO_PLACE = re.compile(r'["{}\[\]_\n<>=]')
 
 
 def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
-    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`), in parts of at most
-    20,000 characters; a person's names are separate values.
+    """Yield people and places that a spaCy pipeline finds (`PERSON`, `LOCATION`).
+
+    The text is read in parts of at most 20,000 characters. A person's first and last name are
+    separate values.
     """
     for document in pipeline.pipe(part.group() for part in _PARTS.finditer(text)):
         for entity in document.ents:
@@ -118,8 +122,10 @@ def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
 
 @cache
 def spacy_pipeline(model: str) -> object:
-    """An installed spaCy pipeline by its name; raises RedactionError where spaCy or the pipeline is
-    not installed.
+    """Load an installed spaCy pipeline by its name.
+
+    Raises:
+        RedactionError: spaCy or the pipeline is not installed.
     """
     try:
         import spacy

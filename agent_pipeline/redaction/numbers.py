@@ -1,5 +1,5 @@
-"""Private numbers: IBANs, cards, social security numbers, bank accounts, telephone numbers, AWS key
-ids.
+"""The detection of private numbers: IBANs, cards, US social security numbers, bank accounts,
+telephone numbers and AWS key ids.
 """
 
 import re
@@ -14,8 +14,13 @@ def _set_of(words: str) -> frozenset[str]:
 
 
 def numbers(regions: tuple[str, ...] | None, text: str, flat: bytes) -> Iterator[Find]:
-    """Private numbers among a text's long runs of digits and capitals; telephone numbers where
-    `regions` are given, the countries whose national numbers are known.
+    """Yield the private numbers among a text's long runs of digits and capital letters.
+
+    Args:
+        regions: The countries whose national telephone numbers are recognized. If it is None,
+            telephone numbers are not searched.
+        text: The text.
+        flat: The text as Latin-1 bytes.
     """
     for run in _runs(flat.translate(_CLASSES)):
         start, end = run.span()
@@ -56,13 +61,14 @@ _MEASURE = re.compile(
     r"lines?|pages?|usd|eur|gbp|chf|%|€|\$)(?!\w)",
     re.IGNORECASE,
 )
-"""Units: what stands before one is a measure, or dimensions, and no telephone number."""
+"""Units of measurement. A number before a unit is a measure and not a telephone number."""
 
 
 def _is_telephone(value: str, label: str) -> bool:
-    """Whether a possible telephone number is one: a bare run of digits needs a word that says so.
+    """Return whether a possible telephone number is a telephone number.
 
-    A number in groups needs no word, but the word before it must not say that it is something else.
+    A single run of digits counts only after a word such as "phone". A number in groups counts
+    unless the word before it says that it is something else, such as an order number.
     """
     if label in _PHONE_WORDS:
         return True
@@ -80,19 +86,20 @@ _CLASSES = bytes(
     else 32
     for each in range(256)
 )
-"""A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond
-Latin-1 is a `?`), all else a blank.
+"""The class of each byte: `0` for a digit, `A` for a capital letter, `-` for a character that may
+stand within a number, and a blank for everything else. A dash beyond Latin-1 is a `?`.
 """
 _FEWEST_DIGITS = 7
 _DIGITS = re.compile(rb"0[0-]{6,}+")
 _CAPITALS = re.compile(rb"A(?:[0A]{19,}|A00[0A-]{4,})")
 _DAY = re.compile(r"(?:19|20)\d\d-\d\d-\d\d[ .?]*|\d+\.\d+[ .?]*")
-"""A run that is a day or a decimal number: most of the long ones."""
+"""A pattern that matches a date or a decimal number. Most long runs are one of these."""
 
 
 def _runs(classes: bytes) -> Iterator[re.Match[bytes]]:
-    """Long runs, from left to right; looked for by one expression for both they would take three
-    times as long.
+    """Yield the long runs of digits and capitals, from left to right.
+
+    Two patterns are used, because a single pattern for both would be three times slower.
     """
     done = 0
     for run in _CAPITALS.finditer(classes):
@@ -116,10 +123,11 @@ _LAST_GROUP = re.compile(r"(?:^|[ .\u00a0-])[^ .\u00a0-]*$")
 
 
 def account_number(written: str) -> str:
-    """Return the IBAN that a text begins with, by its check digits; empty if there is none."""
+    """Return the IBAN at the beginning of a text, verified by its check digits, or an empty text."""
     from stdnum import iban
 
-    # A word after an IBAN looks like its last group.
+    # The word after an IBAN can look like its last group, so the last group is removed until the
+    # check digits match.
     while written and not iban.is_valid(re.sub(r"[.\u00a0]", "", written), check_country=False):
         written = written[: _LAST_GROUP.search(written).start()]  # type: ignore[union-attr]
     return written
@@ -144,8 +152,8 @@ _ISSUED_CARD = re.compile(
     r"4\d{12}(?:\d{3}){0,2}|5[1-5]\d{14}|2(?:2[2-9]|[3-6]\d|7[01])\d{13}|2720\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
     r"|35\d{14}|6(?:011|4[4-9]\d|5\d\d|2\d\d)\d{12,15}|(?:50|5[6-9]|6\d)\d{10,17}"
 )
-"""Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay, Maestro: one in five of
-random numbers.
+"""Card number ranges of Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay and
+Maestro. One in five random numbers is in these ranges.
 """
 _ACCOUNT_WORDS = _set_of("account accounts acct routing aba konto kontonummer")
 _SSN_WORDS = _set_of("ssn social")
@@ -155,10 +163,11 @@ _CARD_WORDS = _set_of(
 
 
 def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
-    """Card numbers (check digit, issued range), US social security numbers, and bank accounts where
-    the word before says so.
+    """Yield card numbers, US social security numbers, and bank accounts.
 
-    A bare number that is as long as many an id needs the word before it to be a card.
+    A card number must have a valid check digit and be in an issued range. If it is a single run of
+    digits whose length is common for ids, a word such as "card" must precede it. A bank account
+    counts only if the word before it says so.
     """
     from stdnum import luhn
     from stdnum.us import ssn
@@ -193,7 +202,7 @@ _PHONE = re.compile(
 )
 _RUN = re.compile(r"\d+")
 _LONGEST_GROUP = 9
-"""Digits that no country writes as one group of a longer telephone number."""
+"""Number of digits that no country writes as a single group within a longer telephone number."""
 _DATE = re.compile(
     r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b"
 )
@@ -210,8 +219,10 @@ _PHONE_WORDS = _set_of(
 
 
 def _is_bare(value: str) -> bool:
-    """Whether a value is one run of digits, perhaps in brackets or after or before a short number:
-    an id, unless a word says otherwise.
+    """Return whether a value is a single run of digits, perhaps with brackets or one short number
+    next to it.
+
+    Such a value is an id unless a word says otherwise.
     """
     if value.startswith("+"):
         return False
@@ -225,9 +236,7 @@ _CONTACT_WORDS = _set_of("reach contact ring text under dial hotline numbers")
 
 @lru_cache(maxsize=1 << 12)
 def _is_international(candidate: str) -> bool:
-    """Whether a bare run of digits is a number that a country has issued, after the prefix 00 for
-    calls abroad.
-    """
+    """Return whether a run of digits is an issued number after the prefix 00, which dials abroad."""
     import phonenumbers
 
     if not _WITH_PREFIX.fullmatch(candidate):
@@ -246,8 +255,10 @@ def _may_be_foreign(candidate: str) -> bool:
     maxsize=1 << 17
 )  # as many as a megabyte has: a session is searched again after each replacement
 def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
-    """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a
-    region has issued, grouped as there.
+    """Return the telephone numbers in a run of digits.
+
+    If the run begins with +, possible numbers count. Otherwise, a number counts only if one of the
+    regions has issued it and groups its digits in this way.
     """
     import phonenumbers
 
@@ -278,8 +289,9 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _international_numbers(candidate: str) -> tuple[str, ...]:
-    """Return the numbers in a candidate that begins with a plus; a short number after a blank may
-    be none of their groups.
+    """Return the numbers in a candidate that begins with a plus.
+
+    If the whole candidate is not a number, short numbers after a blank are removed from its end.
     """
     import phonenumbers
 
@@ -302,15 +314,16 @@ def _international_numbers(candidate: str) -> tuple[str, ...]:
 
 
 _GROUPED = re.compile(r"(?!011)\d{3}([-. ])\d{3}\1\d{4}", re.ASCII)
-"""Numbers as North America groups them, the commonest form; one that begins with 011 may be another
-country's.
+"""Numbers in North American groups, the most common form. A number that begins with 011 may belong
+to another country.
 """
 
 
 @cache
 def _issued_in_north_america() -> re.Pattern[str]:
-    """The numbers that a country of +1 has issued: libphonenumber's own patterns as one, which
-    answers a hundred times faster than it.
+    """Return a pattern for the numbers that the countries with code +1 have issued.
+
+    It joins libphonenumber's own patterns and is a hundred times faster than libphonenumber.
     """
     import phonenumbers
 
@@ -331,7 +344,7 @@ _KINDS_OF_NUMBER = _set_of(
 
 @cache
 def _shortest(region: str) -> int:
-    """How few digits a whole number of a country has, without its prefix."""
+    """Return the smallest number of digits of a complete number in a country, without the prefix."""
     import phonenumbers
 
     return min(phonenumbers.PhoneMetadata.metadata_for_region(region).general_desc.possible_length)  # type: ignore[union-attr]
@@ -340,7 +353,7 @@ def _shortest(region: str) -> int:
 _UNBOUND = re.compile(r"[^\n\d<>@]*")
 _WORD = re.compile(r"[^\W_]+")
 _PARTICLES = "是为為は가는은"
-"""What joins a word and its number in Chinese, Japanese and Korean."""
+"""Characters that join a word and its number in Chinese, Japanese and Korean."""
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
     "number numbers no nr num is was are be my the her his their our your new old current home "
@@ -360,12 +373,11 @@ _ID_WORDS = _set_of(
 
 
 def _label(text: str, start: int) -> str:
-    """The word that says what the number at a place is (the key of a JSON value, for one): the
-    nearest that is not a `_BETWEEN`.
+    """Return the word that labels the number at a place, such as the key of a JSON value.
 
-    Words beyond another private value do not count, so that its pseudonym, which may have fewer
-    words, changes nothing. In a list of numbers of one shape, the word before the list says what
-    all of them are.
+    The label is the nearest preceding word that is not in `_BETWEEN`. Words beyond another private
+    value are not read, so that its replacement by a pseudonym does not change the label. In a list
+    of numbers with the same shape, the word before the list labels all of them.
     """
     start = _start_of_list(text, start)
     if text[start - 1 : start] == "\n":  # a line of its own, perhaps below a label
@@ -391,8 +403,9 @@ _NUMBER_AT = re.compile(r"\d[\d()./\u00a0 -]{0,24}\d")
 
 
 def _start_of_list(text: str, start: int) -> int:
-    """Return where the list of numbers of one shape begins in which a number stands; the number's
-    own place if there is no list.
+    """Return the start of the list of equally shaped numbers that contains the number at `start`.
+
+    Return `start` if there is no list.
     """
     own = _NUMBER_AT.match(text, start)
     shape = own.group().translate(_SHAPE) if own else ""

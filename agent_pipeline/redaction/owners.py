@@ -1,8 +1,9 @@
-"""The owners of e-mail addresses: the names in an address, and where a text writes them.
+"""The owners of e-mail addresses: the names in an address, and the places where a text contains
+them.
 
-`ana.lopez+shop@example.com` belongs to Ana Lopez. A text may write her name as `ana_lopez_4471`,
-`LOPEZ, ANA` or `A. Lopez`, and the part before the @ as a word. Which single words are names is
-decided by `names`.
+`ana.lopez+shop@example.com` belongs to Ana Lopez. A text may contain her name as `ana_lopez_4471`,
+`LOPEZ, ANA` or `A. Lopez`, or contain the part before the @ as a separate word. The module `names`
+decides which single words are names.
 """
 
 import calendar
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from agent_pipeline.redaction.values import Values
 
 LETTERS = re.compile(r"[\W\d_]+")
-"""What is not a letter."""
+"""A pattern that matches everything except letters."""
 _WORD = re.compile(r"[^\W\d_]+")
 _HYPHENED = re.compile(r"[^\W\d_]+-[^\W\d_]+[^._]*")
 _ROLES = re.compile(
@@ -39,8 +40,12 @@ _DAYS_AND_MONTHS = frozenset(name.lower() for name in (*calendar.month_name, *ca
 
 
 class Owner(NamedTuple):
-    """The part of an address before the @ without its tag, in small letters; the words in it; its
-    letters.
+    """The owner of an e-mail address.
+
+    Attributes:
+        local_part: The part before the @, without a tag such as `+shop`, in lower case.
+        words: The words in `local_part`.
+        letters: The letters of `local_part`.
     """
 
     local_part: str
@@ -49,18 +54,22 @@ class Owner(NamedTuple):
 
     @property
     def is_id(self) -> bool:
-        """Whether the part before the @ is no ordinary word, and so gives its owner away by
-        itself.
+        """Return whether `local_part` identifies its owner by itself, because it is not an ordinary
+        word.
         """
         return len(self.local_part) > FEWEST_LETTERS and not self.local_part.isalpha()
 
 
 class Named(NamedTuple):
-    """A place of a text that names the owner of an address: by a name (in small letters), or by the
-    part before the @.
+    """A place in a text that names the owner of an address, by a name or by the part before the @.
 
-    `part` says how the name is written: empty as `Ana`, `lower` as `ana`, `upper` as `ANA`,
-    `initial` as `A`; or `local`.
+    Attributes:
+        start: The index of the first character.
+        end: The index after the last character.
+        address: The address.
+        name: The name in lower case; empty if the part before the @ names the owner.
+        part: The form of the name: empty for `Ana`, `lower` for `ana`, `upper` for `ANA`, `initial`
+            for `A`, and `local` for the part before the @.
     """
 
     start: int
@@ -71,7 +80,7 @@ class Named(NamedTuple):
 
 
 def owner_of(address: str) -> Owner | None:
-    """Return the owner of an address; None if it belongs to a role such as `support`."""
+    """Return the owner of an address, or None if the address belongs to a role such as `support`."""
     local_part = address.partition("@")[0].partition("+")[0]
     small = local_part.lower()
     if _ROLES.search(small) or _HYPHENED.fullmatch(local_part):
@@ -80,11 +89,10 @@ def owner_of(address: str) -> Owner | None:
 
 
 def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | None:
-    """Return the two names in an address (in small letters, in their order there); None if there
-    are no two names.
+    """Return the two names in an address, in lower case and in the order of the address.
 
-    An address without a separator is divided into known names. Of an initial the known name is
-    returned that begins with it.
+    Return None if the address does not contain two names. An address without a separator is split
+    into known names. An initial is replaced by the only known name that begins with it.
     """
     words, letters = owner.words, owner.letters
     if len(letters) < FEWEST_LETTERS:
@@ -102,8 +110,9 @@ def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | Non
 
 
 class OwnerSearch:
-    """A search for the owners of addresses. `names` are words that are known to be names, `prompts`
-    texts whose names stay.
+    """A search for the owners of addresses.
+
+    `names` are words that are known to be names. `prompts` are texts whose names are kept.
     """
 
     def __init__(
@@ -143,8 +152,12 @@ class OwnerSearch:
         self._lasts.setdefault(last, {}).setdefault(first[0], []).append((first, address))
 
     def places(self, text: str, small: str, before: str = "") -> Iterator[Named]:
-        """Yield the places of a text that name an owner; `small` is the text in small letters,
-        `before` what precedes the text.
+        """Yield the places of a text that name an owner.
+
+        Args:
+            text: The text.
+            small: The text in lower case.
+            before: The characters that precede the text.
         """
         for start, local_part in self._local_values.occurrences(small) if self._local_parts else ():
             end = start + len(local_part)
@@ -169,8 +182,8 @@ class OwnerSearch:
                     yield _named(text, start, end, self._single[word])
 
     def has_single_name(self, small: str) -> bool:
-        """Whether a text in small letters holds a word that is a name after a label such as
-        `user:`.
+        """Return whether a lower-case text contains a word that is a name if a label such as
+        `user:` precedes it.
         """
         return not self._single.keys().isdisjoint(_WORD.findall(small))
 
@@ -220,7 +233,7 @@ def _named(text: str, start: int, end: int, address: str) -> Named:
 
 
 def case_of(name: str) -> str:
-    """Return how a name is written: `lower`, `upper`, or nothing if it is capitalised."""
+    """Return how a name is written: `lower`, `upper`, or an empty text if the name is capitalized."""
     if name.islower():
         return "lower"
     return "upper" if name.isupper() and len(name) > 1 else ""

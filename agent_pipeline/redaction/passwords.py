@@ -1,10 +1,10 @@
-"""Passwords that a name gives away, in configuration files, code, tables and sentences of several
-languages.
+"""The detection of passwords that follow a name such as `password`, in configuration files, code,
+tables and sentences of several languages.
 
-`detectors` asks detect-secrets first. This module finds what detect-secrets leaves out: passwords
-with brackets or without a digit, columns of tables, and words for a password in other languages
-than English. `rules.yaml` has the commands and the markup. Each expression is tried at the names
-only, and looks at a bounded number of characters.
+`detectors` calls detect-secrets first. This module finds the passwords that detect-secrets does not
+find: passwords with brackets or without a digit, columns of tables, and names of passwords in other
+languages than English. Commands and markup are in `rules.yaml`. The patterns are tried only at the
+names, and they read a limited number of characters.
 """
 
 import re
@@ -23,7 +23,9 @@ _NAMES = (
     b"passw", b"passphrase", b"passcode", b"pwd", b"contrase", b"secret", b"_pass", b"kennwort", b"mot de passe", b"mdp",
     b"senha", b"wachtwoord", b"senord", b"has?o", b"heslo", b"clave ", b"parola", b"pass=", b"auth_key", b"-passe",
 )  # fmt: skip
-"""What a name of a password holds, in small letters, with a `?` for a letter beyond Latin-1."""
+"""Texts of which every name of a password contains at least one, in lower case. A `?` stands for a
+character beyond Latin-1.
+"""
 _NAMES_BEYOND_LATIN_1 = (
     "密码",
     "密碼",
@@ -62,7 +64,7 @@ _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
 def written_passwords(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the secrets that follow a name of a password or of a secret."""
+    """Yield the secrets that follow the name of a password or of a secret."""
     lowered = flat.lower()
     has_pass = b"pass" in lowered
     for name in _NAMES:
@@ -115,7 +117,7 @@ _NAME_OF_OTHER = re.compile(
     r"|manager|store|prompt|error|message|regex|pattern|rules?|strength|age|min|max|expiry|vault|ref|version)$",
     re.IGNORECASE,
 )
-"""Endings of names that say something about a password, and do not hold it."""
+"""Endings of names that describe a password but do not contain it."""
 
 
 def _is_verb_of_change(verb: str | None) -> bool:
@@ -123,7 +125,7 @@ def _is_verb_of_change(verb: str | None) -> bool:
 
 
 def _bare_value(text: str, place: int) -> str:
-    """Return the value that begins at a place and has no quotes, without the punctuation of its
+    """Return the value without quotes that begins at a place, without the punctuation of its
     sentence.
     """
     match = _BARE.match(text, place)
@@ -131,7 +133,7 @@ def _bare_value(text: str, place: int) -> str:
         return ""
     value = _END_OF_BARE.split(match.group(), maxsplit=1)[0].rstrip(".:!?)\\]}>*|")
     tail = match.group()[len(value) :]
-    # A closing bracket belongs to the value if the value has the bracket that opens it.
+    # A closing bracket belongs to the value if the value contains the matching opening bracket.
     while tail[:1] in _BRACKETS and value.count(_BRACKETS[tail[0]]) > value.count(tail[0]):
         value, tail = value + tail[0], tail[1:]
     return value
@@ -143,7 +145,9 @@ _IN_BRACKETS = re.compile(
 
 
 def _within_brackets(text: str, place: int) -> str:
-    """Return the value in the brackets that open at a place; an empty text if there are none."""
+    """Return the value in the brackets that open at a place, or an empty text if there are no
+    brackets.
+    """
     match = _IN_BRACKETS.match(text, place)
     if match is None or PSEUDONYM.match(text, place):
         return ""
@@ -167,8 +171,8 @@ _MARK_WITHIN = re.compile(r"(?<=\w)[!@#$%^&*?~+=]|^[!@#$%^&*~+=]\w")
 
 
 def is_reference(value: str) -> bool:
-    """Whether a value stands for a secret that is elsewhere, or for none: a template, a call, a
-    word such as `required`.
+    """Return whether a value is not a secret itself, but a template, a call or a word such as
+    `required`.
     """
     return bool(
         _CALL.search(value)
@@ -188,7 +192,9 @@ _ATTRIBUTE = re.compile(
 
 
 def has_form_of_password(value: str) -> bool:
-    """Whether a value in quotes, or in a cell, can be a password: of one word, and no reference."""
+    """Return whether a value in quotes or in a table cell can be a password: a single word that is
+    not a reference.
+    """
     if not MIN_LENGTH <= len(value) <= MAX_LENGTH or any(
         character.isspace() for character in value
     ):
@@ -197,8 +203,10 @@ def has_form_of_password(value: str) -> bool:
 
 
 def has_form_of_key(value: str) -> bool:
-    """Whether a value without quotes is a password that no word is: it has a letter, and a digit or
-    a mark within.
+    """Return whether a value without quotes can be a password.
+
+    The value must have a letter and a digit, or letters and a punctuation mark inside, because
+    ordinary words do not.
     """
     return has_form_of_password(value) and (
         _has_digit_and_letter(value) or _has_mark_and_letters(value)
@@ -290,8 +298,10 @@ _OWN = re.compile(r"\b(?:my|the|your|his|her|our|their)\s(?:\w{1,16}\s)?$", re.I
 def _is_word_that_is_a_password(
     text: str, name: str, start: int, separator: re.Match[str], value: str
 ) -> bool:
-    """Whether a word without a digit is a password: what is assigned without blanks, is all of its
-    line, or ends its sentence.
+    """Return whether a word without a digit is a password.
+
+    A word is a password if it is assigned without blanks, if it is the rest of its line, or if it
+    ends its sentence.
     """
     if not _WORDS.fullmatch(value) or len(value) < MIN_LENGTH or is_reference(value):
         return False
@@ -332,7 +342,7 @@ _USER_COLUMN = re.compile(
 _RULER = re.compile(r"[|:\s+-]+")
 _END_OF_JSON = re.compile(r"\"[\]},\s]*$")
 _OPENINGS_OF_JSON = (': "', '["', ':"')
-"""Where the first line of a table begins if the table is a string of a JSON text."""
+"""Texts after which the first line of a table begins, if the table is a string in a JSON text."""
 _LONGEST_ROW = 2000
 _LONGEST_HEADING = 40
 _NAMES_OF_COLUMNS = (
@@ -351,7 +361,7 @@ _NAMES_OF_COLUMNS = (
 
 
 def passwords_in_tables(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the cells of columns that are called a password, in CSV, tabs and Markdown."""
+    """Yield the cells of password columns in CSV, tab-separated and Markdown tables."""
     lowered = flat.lower()
     has_latin_name = any(name in lowered for name in _NAMES_OF_COLUMNS)
     if not has_latin_name and (

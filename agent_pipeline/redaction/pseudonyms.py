@@ -1,4 +1,4 @@
-"""The pseudonyms of one session's private values, and the texts with pseudonyms."""
+"""The pseudonyms of one session's private values, and the replacement of values by pseudonyms."""
 
 import json
 import re
@@ -15,11 +15,14 @@ _Value = tuple[str, str]
 
 
 class Pseudonyms:
-    """The pseudonyms of one session's values, numbered as they appear; numbers that its texts have
-    already are not used again.
+    """The pseudonyms of one session's values, numbered in the order of appearance.
 
-    `regions` are the countries whose telephone numbers may lack their country's code; `prompts` are
-    system messages, whose names stay.
+    Numbers that the texts already contain are not used again.
+
+    Args:
+        texts: The texts of the session.
+        regions: The countries whose telephone numbers may lack the country code.
+        prompts: The session's system messages, whose names are kept.
     """
 
     def __init__(
@@ -42,15 +45,19 @@ class Pseudonyms:
                 self._last[match["kind"]] = max(self._last[match["kind"]], int(match["number"]))
 
     def learn(self, finds: dict[str, str]) -> None:
-        """More values to replace; of two that begin at one place the one of the earlier kind is
-        taken, then the longer.
+        """Add values to replace, with their kinds.
+
+        If two values begin at the same place, the value whose kind comes first in `KINDS` is
+        replaced, then the longer value.
         """
         self._kinds |= finds
         self._search = Search(self._kinds, self._regions, self._prompts)
         self._found, self._context_needed = {}, {}
 
     def find(self, texts: Sequence[str]) -> list[bool]:
-        """Return which of the texts hold a value in any form, and note which names they hold."""
+        """Return for each text whether it contains a value in any form, and remember which names
+        occur.
+        """
         self._found = {text: self._search.places(text) for text in texts}
         found = [self._found[text] for text in texts]
         names = {
@@ -71,12 +78,14 @@ class Pseudonyms:
         return [bool(places) for places in found]
 
     def stands_in(self, name: str) -> bool:
-        """Whether a name has one of the values as a word of its own."""
+        """Return whether a name contains a value as a separate word."""
         return bool(self._places(name, ""))
 
     def replaced(self, text: str, before: str = "") -> str:
-        """The text with pseudonyms; the very same object where it has nothing private. `before` is
-        what precedes the text.
+        """Return a text with pseudonyms. Return the same object if the text contains nothing
+        private.
+
+        `before` has the characters that precede the text.
         """
         if is_json(text):
             return TOKEN.sub(self._replaced_token, text)
@@ -87,8 +96,9 @@ class Pseudonyms:
         return "".join([*parts, text[done:]]) if parts else text
 
     def _places(self, text: str, before: str) -> list[Place]:
-        """Where values stand as words of their own, from left to right, none over another or over a
-        pseudonym.
+        """Return the places of values in a text, from left to right, without overlaps.
+
+        Places that overlap an existing pseudonym are left out.
         """
         places = self._found.get(text)
         if places is None or (before and self._needs_context(text)):
@@ -136,8 +146,10 @@ class Pseudonyms:
         return f"<{place.kind}_{self._numbers[value]}{part and f':{part}'}>"
 
     def _assign(self, value: _Value) -> None:
-        """Give a value its number. An address shares its number with its owner's names, so that
-        surrogates can keep the relation.
+        """Assign a number to a value.
+
+        An address and the names of its owner get related numbers, so that made-up values can keep
+        the relation.
         """
         if value[0] == "NAME":
             emails = self._emails_by_name.get(value)
@@ -161,7 +173,9 @@ class Pseudonyms:
                 self._parts[value] = f"of-{first}-{last}"
 
     def _next_person(self) -> int:
-        """Return a number that no address has, and whose two numbers no name has."""
+        """Return an unused number n for an address, for which the name numbers 2n - 1 and 2n are
+        unused too.
+        """
         person = max(self._last["EMAIL"], (self._last["NAME"] + 1) // 2) + 1
         self._last["EMAIL"], self._last["NAME"] = person, 2 * person
         return person

@@ -1,7 +1,7 @@
-"""Scripts that are written without blanks between words: Chinese, Japanese, and Korean particles
-after a word.
+"""Scripts that are written without blanks between words: Chinese, Japanese, and Korean (whose
+particles follow a word without a blank).
 
-A number or a key that such a script surrounds is a word of its own, although no blank says so.
+If such a script surrounds a number or a key, the number or key still counts as a separate word.
 """
 
 import re
@@ -14,12 +14,13 @@ _BORDER = re.compile(
 
 
 def with_blanks_between_scripts(text: str) -> str:
-    """Return a text with a blank wherever such a script meets Latin letters or digits; the same
-    object if it has none.
+    """Return a text with a blank at each border between such a script and Latin letters or digits.
+
+    Return the same object if the text has no character of such a script.
     """
     return text if text.isascii() or not _CHARACTER.search(text) else _BORDER.sub(" ", text)
 
 
 def is_of_script_without_blanks(character: str) -> bool:
-    """Whether a character is of a script that puts no blanks between words."""
+    """Return whether a character belongs to a script that has no blanks between words."""
     return not character.isascii() and bool(_CHARACTER.match(character))

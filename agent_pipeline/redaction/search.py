@@ -1,8 +1,8 @@
-"""The search for private values in texts, in every form in which they may be written.
+"""The search for private values in texts, in every form in which the values may be written.
 
-The time of a search grows with the length of the text and not with the number of values. `forms`
-lists the forms of numbers, `owners` the names in addresses; `encoded` decodes texts. Which
-characters become a pseudonym is decided here, what they become in `pseudonyms`.
+The time of a search depends on the length of the text and not on the number of values. This module
+decides which characters are replaced; `pseudonyms` decides by what. `forms` lists the forms of
+numbers, `owners` finds the names of address owners, and `encoded` decodes texts.
 """
 
 import re
@@ -30,11 +30,19 @@ _PRIORITIES = {kind: priority for priority, kind in enumerate(KINDS)}
 
 
 class Place(NamedTuple):
-    """Where a value stands in a text: of several places that begin together the first in this order
-    is taken.
+    """A place in a text where a private value stands.
 
-    `value` is the value as it was found, `kind` and `identity` say which value it is, and `part`
-    which part of the value stands there.
+    If several places begin at the same character, the first in the order of these fields is used.
+
+    Attributes:
+        start: The index of the first character.
+        priority: The position of the kind in `KINDS`.
+        shortness: The negative length, so that longer places come first.
+        end: The index after the last character.
+        value: The value as it was detected.
+        kind: The kind of the value.
+        identity: A text that is equal for all forms of the value.
+        part: The part of the value that stands here; empty for the whole value.
     """
 
     start: int
@@ -55,9 +63,12 @@ class _Target(NamedTuple):
 
 
 class Search:
-    """A search for all forms of the given values. `kinds` has the kind of each value, `regions` the
-    countries of telephone numbers, `prompts` the texts of system messages, whose names are not
-    private.
+    """A search for all forms of the given values.
+
+    Args:
+        kinds: The kind of each value.
+        regions: The countries whose telephone numbers may be written without a country code.
+        prompts: The texts of system messages, whose names are not private.
     """
 
     def __init__(
@@ -98,7 +109,9 @@ class Search:
         self.owners = OwnerSearch(self._addresses, names, prompts)
 
     def _target(self, value: str, kind: str, regions: tuple[str, ...]) -> _Target:
-        """Return what a value is; a number that is another value's form is that value."""
+        """Return the target of a value. A number that is another form of a known value gets the
+        target of the known value.
+        """
         if kind in NUMERIC:
             for digits in whole_keys(kind, value, regions):
                 if known := self._digits.get(digits):
@@ -113,10 +126,11 @@ class Search:
             )
 
     def places(self, text: str, before: str = "") -> list[Place]:
-        """Return where values stand in a text as words of their own, from left to right. Places may
-        overlap.
+        """Return the places of private values in a text, from left to right. Places may overlap.
 
-        `before` is what precedes the text, such as the key of a value in JSON.
+        Args:
+            text: The text to search.
+            before: The characters that precede the text, such as the key of a JSON value.
         """
         places = list(self._places(text, before))
         layers = decode(text)
@@ -129,7 +143,7 @@ class Search:
         return sorted(places)
 
     def depends_on_context(self, text: str) -> bool:
-        """Whether what precedes a text may decide which values stand in it."""
+        """Return whether the characters before a text may decide which values it contains."""
         return bool(self._endings) or self.owners.has_single_name(lowered(text))
 
     def _places(self, text: str, before: str) -> Iterator[Place]:
@@ -153,7 +167,7 @@ class Search:
             yield from self._labelled(text, before)
 
     def _numbers(self, text: str) -> Iterator[Place]:
-        """Yield the places of numbers, however their digits are grouped."""
+        """Yield the places of numbers, regardless of how their digits are grouped."""
         longest = max(self._lengths)
         for run in _DIGIT_RUN.finditer(text):
             groups = [
@@ -192,8 +206,8 @@ class Search:
                     break
 
     def _labelled(self, text: str, before: str) -> Iterator[Place]:
-        """Yield the places of last digits and of bank codes, which need a word that says what they
-        are.
+        """Yield the places of last digits and of bank codes. They count only if a nearby word says
+        what they are.
         """
         for match in _SHORT_CODE.finditer(text):
             code = match.group().lower()
@@ -204,11 +218,11 @@ class Search:
                 yield _place(match.start(), match.end(), bank_code)
 
     def identity_of(self, address: str) -> str:
-        """Return the identity of an address that is searched for."""
+        """Return the identity of an address that this search looks for."""
         return self._addresses[address].identity
 
     def within(self, texts: Iterable[str]) -> set[str]:
-        """Return the values that stand in one of the texts in any form."""
+        """Return the values that occur in at least one of the texts, in any form."""
         return {place.value for text in texts for place in self.places(text)}
 
 
@@ -219,7 +233,8 @@ def _place(start: int, end: int, target: _Target) -> Place:
 _LAST_DIGITS = 4
 _MAX_PREFIX = 2
 _LONG_NUMBER = 9
-"""Digits of a number that is found beside letters too, as in `tel4155552671`."""
+"""Minimum number of digits of a number that is also found next to letters, as in `tel4155552671`.
+"""
 _DASHES = "\u2010-\u2015"
 _INVISIBLE = "\u00ad\u200b\u2060"
 _SEPARATOR = rf"(?: [-\u2013] |[\u00a0 ]?\([\u00a0 ]?|\)[\u00a0 ./{_DASHES}-]?|[\u00a0 ./+_{_DASHES}{_INVISIBLE}-])"
@@ -268,7 +283,9 @@ def _ascii_digits(digits: str) -> str:
 
 
 def _with_prefix(text: str, start: int, end: int) -> int:
-    """Return where a number begins: with the brackets and the plus before its digits."""
+    """Return the index at which a number begins, including the plus and the opening brackets before
+    its digits.
+    """
     for _ in range(_MAX_PREFIX):
         if start and (
             text[start - 1] == "+" or (text[start - 1] == "(" and ")" in text[start:end])

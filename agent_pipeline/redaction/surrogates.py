@@ -1,10 +1,9 @@
-"""Made-up values in place of pseudonyms, in what a model reads: users write addresses and numbers,
-and no `<EMAIL_1>`.
+"""The replacement of pseudonyms by made-up values (surrogates) in texts that a model reads.
 
-A model that was trained on pseudonyms calls a tool with `<EMAIL_1>` whatever address its user
-gives, and held-out rows with pseudonyms show nothing of it. Tables keep the pseudonyms; what a
-model is trained on, evaluated on and asked gets surrogates as it is read (hiding in plain sight:
-Carrell et al. 2013, doi:10.1136/amiajnl-2012-001034).
+A model that was trained on pseudonyms calls tools with `<EMAIL_1>`, regardless of the address that
+its user gives, and held-out rows with pseudonyms do not show this. Therefore tables keep the
+pseudonyms, and the texts for training, evaluation and prompts get surrogates when they are read.
+The method is called hiding in plain sight (Carrell et al. 2013, doi:10.1136/amiajnl-2012-001034).
 """
 
 import re
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from faker import Faker
 
 PHONES = ("(###) 555-01##", "###-555-01##", "+1 ### 555 01##")
-"""Ways to write a number of the range that is kept for fiction."""
+"""Formats of telephone numbers in the range that is reserved for fiction."""
 
 MAILBOXES = (
     "{first}.{last}",
@@ -31,8 +30,8 @@ MAILBOXES = (
     "{first}-{last}##",
     "{last}{first}##",
 )
-"""Ways to make an address of its owner's names: a model that was shown a name and an address must
-find the one in the other.
+"""Ways to build the local part of an address from its owner's names. A model that is shown both can
+learn to relate a name and an address.
 """
 DOMAINS = (
     "{domain_word}.example",
@@ -42,13 +41,13 @@ DOMAINS = (
     "example.com",
     "example.org",
 )
-"""Of many makings: a model that has seen one sort of address writes that sort, and does not copy
-the one that it is given. All are reserved (RFC 2606).
+"""Formats of domains, all of them reserved (RFC 2606). They vary, because a model that has seen
+only one format writes that format instead of copying the given address.
 """
 
 
 def address(fake: "Faker", first: str, last: str) -> str:
-    """Return an e-mail address that nobody has, made of two names."""
+    """Return an e-mail address that is built from two names and belongs to nobody."""
     names = {"first": first, "last": last}
     letters = {name: re.sub(r"[^a-z]", "", value.lower()) for name, value in names.items()}
     mailbox = fake.bothify(fake.random_element(MAILBOXES)).format_map(letters)
@@ -79,21 +78,21 @@ VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "TOKEN": lambda fake, number: fake.password(length=24, special_chars=False),
     "API_KEY": lambda fake, number: fake.password(length=32, special_chars=False),
 }
-"""What a value of a kind looks like. Other kinds, those of other packages too, keep their
-pseudonyms. No value needs an escape in JSON.
+"""Functions that make up a value of a kind. Other kinds, including the kinds of other packages,
+keep their pseudonyms. No value contains characters that JSON must escape.
 """
 
 TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
-"""The columns that hold what was said."""
+"""The columns that hold messages."""
 
 
 def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows of a data set as a model is to see them; a row without pseudonyms is the same
-    object.
+    """Yield the rows of a dataset with surrogates, as a model reads them.
 
-    The same pseudonym has the same value in all rows of a task, and in all rows with the same
-    system prompt where that has it. Relations are kept: an address is made of its owner's names,
-    and the last digits of a card are those of its made-up number.
+    A pseudonym gets the same surrogate in all rows of a task. If the system prompt contains the
+    pseudonym, it gets the same surrogate in all rows with this system prompt. Relations are kept:
+    an address is built from its owner's names, and the last digits of a card match its made-up
+    number. A row without pseudonyms is yielded unchanged, as the same object.
     """
     for row in rows:
         stored: Mapping[str, Any] = row
@@ -108,8 +107,8 @@ def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:
 def surrogates_made_from(
     stored: Sequence[Mapping[str, object]], seen: Sequence[Mapping[str, object]]
 ) -> dict[str, str]:
-    """What a manifest says beside the names of `stored` rows where models saw them otherwise;
-    nothing where they did not.
+    """Return the manifest entry for the surrogates, or an empty dict if models read the stored rows
+    unchanged.
     """
     shown = [
         {name: new[name] for name in TEXTS if name in new}
@@ -120,15 +119,19 @@ def surrogates_made_from(
 
 
 def system_of(messages: Iterable[Mapping[str, object]]) -> str:
-    """What the system says in them."""
+    """Return the joined text of the system messages."""
     return "\n".join(
         str(message.get("content")) for message in messages if message.get("role") == "system"
     )
 
 
 def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str) -> list[Any]:
-    """The messages of a task with surrogates; `system` is what the system says in their
-    conversation, of which they may be a part.
+    """Return the messages of a task with surrogates.
+
+    Args:
+        messages: The messages, which may be a part of the conversation.
+        task_key: The task. The surrogates depend on it.
+        system: The system messages' text in the whole conversation.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -148,8 +151,9 @@ def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str)
 
 
 def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) -> str | None:
-    """Return the made-up value of a pseudonym; None if its kind has none. A value that the system
-    says has it in all tasks.
+    """Return the made-up value of a pseudonym, or None if its kind has no made-up values.
+
+    A value that occurs in the system message is the same in all tasks.
     """
     if kind not in VALUES:
         return None
@@ -175,7 +179,7 @@ def _scope(kind: str, number: int, system: str, task_key: str) -> str:
 
 @lru_cache(maxsize=256)
 def _said_by(system: str) -> frozenset[tuple[str, int]]:
-    """Return the values that a system message has pseudonyms of, with the names of the addresses'
+    """Return the values whose pseudonyms a system message contains, and the names of the address
     owners.
     """
     values = set()
@@ -216,8 +220,8 @@ _NAME_FORMS: Mapping[str, Callable[[str], str]] = {
 
 
 def _german_iban(fake: "Faker") -> str:
-    """Return an account number of digits only, so that each part of it is a number as bank codes
-    are.
+    """Return an account number that consists of digits after its country code, so that each part of
+    it is a number like a bank code.
     """
     from stdnum import iban
 

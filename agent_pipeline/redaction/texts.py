@@ -1,6 +1,4 @@
-"""Every text of a session: one walk that reads and rewrites them, and how their reader understands
-escapes.
-"""
+"""Functions that read and rewrite every text of a session, and that resolve escapes in texts."""
 
 import json
 import re
@@ -13,7 +11,7 @@ from agent_pipeline.sessions.json_text import parse_json
 from agent_pipeline.sessions.session import Message, Session
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
-"""A string or a number of a valid JSON text."""
+"""A pattern that matches a string or a number in a valid JSON text."""
 
 _ESCAPES = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[^u])(?:\\(?:u[0-9a-fA-F]{4}|[^u]))*")
 _ESCAPED = re.compile(r"(?<!\\)\\++(?:([nrt])|([\"'/]))")
@@ -21,7 +19,7 @@ _NO_TEXT = frozenset({"role", "weight"})
 
 
 def texts_of(session: Session) -> list[str]:
-    """Every text of a session, in the order in which `rewrite` visits them."""
+    """Return every text of a session, in the order in which `rewrite` visits them."""
     texts: list[str] = []
 
     def collect(text: str) -> str:
@@ -33,8 +31,10 @@ def texts_of(session: Session) -> list[str]:
 
 
 def rewrite(session: Session, change: Callable[[str], str]) -> None:
-    """Put every text of a session through `change`; messages and tools that sessions share are
-    replaced, never changed.
+    """Replace every text of a session by `change(text)`.
+
+    Messages and tools may be shared between sessions. They are replaced by new objects and never
+    changed in place.
     """
     session.messages = [_changed_message(message, change) for message in session.messages]
     session.tools = _changed(session.tools, change)
@@ -73,7 +73,7 @@ def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[st
 
 
 def _changed(value: object, change: Callable[[str], str]) -> Any:
-    """A value with its texts changed: one that is not a text as its JSON."""
+    """Return a value with its texts changed. A value that is not a text is changed as JSON."""
     if isinstance(value, str):
         return change(value)
     if not value or isinstance(value, bool):
@@ -84,17 +84,19 @@ def _changed(value: object, change: Callable[[str], str]) -> Any:
 
 
 def seen_by_detectors(texts: list[str]) -> list[str]:
-    """Texts as detectors see them."""
+    """Return texts in the form in which the detectors read them, with JSON escapes resolved."""
     return [_view(text) if "\\" in text else text for text in texts]
 
 
 def _view(text: str) -> str:
-    """A text as detectors see it: escapes of JSON strings, and of JSON within them, resolved, since
-    `\\u0040` is an @ to its reader.
+    """Return a text as the detectors read it.
+
+    Escapes in JSON strings, and in JSON within these strings, are resolved: a reader sees `\\u0040`
+    as an @.
     """
     if not is_json(text):
         return text
-    if '\\"' in text or "\\\\" in text:  # JSON within JSON, perhaps
+    if '\\"' in text or "\\\\" in text:  # perhaps JSON within JSON
         return TOKEN.sub(
             lambda match: (
                 f'"{seen_by_detectors([decoded(match.group())])[0]}"'
@@ -116,7 +118,7 @@ def decoded(token: str) -> str:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is a JSON object, list or string."""
+    """Return whether a text is a JSON object, list or string."""
     if not (
         text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')
     ):
@@ -129,8 +131,10 @@ def is_json(text: str) -> bool:
 
 
 def unescaped_text(text: str) -> str:
-    """A text as its reader understands it: line ends and quotes that a program escaped, however
-    often (a log, JSON in a sentence).
+    """Return a text with escaped line ends and quotes resolved, even if they were escaped several
+    times.
+
+    Logs, and sentences that quote JSON, contain such escapes.
     """
     return (
         _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text

@@ -1,4 +1,4 @@
-"""What the trials of one task call private, and where another trial of it says the same."""
+"""The private values of all trials of a task, and the search for them in the task's other trials."""
 
 import re
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ _RUN = re.compile(r"[^\W\d_]+|\d+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _FEWEST_LETTERS_OF_NAME = 2
 _COMMON = re.compile(r"[^\W\d_]+|\d{1,6}")
-"""One word or a short number: in a conversation about something else it may mean something else."""
+"""A pattern that matches one word or a short number, which may mean something else in another
+conversation.
+"""
 
 
 class Known:
-    """The private values of a task's trials. Looking for them in a text takes time that grows with
-    the text, not with their number.
+    """The private values that were found in the trials of a task.
 
-    An address is found in a text by its own form; here it gives the name of its owner away, if it
-    has two parts at least. A run holds one of each task: its values are bytes until they are looked
-    for.
+    The time of a search depends on the length of the text and not on the number of values. An
+    address is also found by its owner's name if the name has at least two parts. A run holds one
+    instance per task, so the values are stored as bytes until the first search.
     """
 
     __slots__ = ("_written",)
@@ -35,8 +36,10 @@ class Known:
         self._written = bytearray()
 
     def add(self, values: Mapping[str, str], same_task: bool) -> None:
-        """What one trial calls private, by value its kind. Where only the first message says that
-        it is the `same_task`, no common word.
+        """Add the private values of one trial, with their kinds.
+
+        If `same_task` is false, the trial shares only its first message with the task. Common words
+        and short numbers are then left out.
         """
         for written, kind in values.items():
             value = unescaped_text(written)
@@ -44,11 +47,14 @@ class Known:
                 self._written += msgspec.json.encode((value, kind)) + b"\n"
 
     def within(self, text: str, regions: tuple[str, ...] = ()) -> dict[str, str]:
-        """Those of the values that a redacted text says in any form, with their kinds; a word that
-        it writes small too is not a name.
+        """Return the values that a redacted text contains in any form, with their kinds.
 
-        An address is among them if the text names its owner. `regions` are the countries of
-        telephone numbers.
+        A word that the text also contains in lower case is not a name. An address is returned if
+        the text contains its owner's name.
+
+        Args:
+            text: The redacted text.
+            regions: The countries whose telephone numbers may lack the country code.
         """
         values = _look_up(self, len(self._written), regions)
         runs = set(_RUN.findall(text))
@@ -73,10 +79,10 @@ class Known:
 
 @dataclass(frozen=True)
 class _KnownValues:
-    """The known values, in the forms in which a text is searched for them.
+    """The known values, prepared for a search.
 
     Attributes:
-        by_run: The values by the word or number that a text with such a value must have.
+        by_run: The values by a word or number that every text with the value contains.
         kinds: The kind of each value.
         numbers: A search for numbers, which have many forms.
     """
@@ -88,14 +94,16 @@ class _KnownValues:
 
 @lru_cache(maxsize=64)
 def _look_up(known: Known, _: int, regions: tuple[str, ...]) -> _KnownValues:
-    """Return the known values; `_` is their size, so that the cache sees new values."""
+    """Return the known values, prepared for a search. `_` is their size in bytes, so that the cache
+    notices new values.
+    """
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}
     for value, kind in map(msgspec.json.decode, known._written.splitlines()):
         kinds[value] = min(kind, kinds.get(value, kind), key=KINDS.index)
         if kind == "EMAIL":
             words = _LETTERS.findall(plain(value).partition("@")[0].partition("+")[0].lower())
-            # Its owner may be written with or without a separator.
+            # The owner's name may be written with or without a separator.
             run_options = {words[-1], words[0], "".join(words)} if len(words) > 1 else set()
         else:
             run_options = set(_RUN.findall(value.lower())[:1]) if kind not in NUMERIC else set()

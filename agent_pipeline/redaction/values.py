@@ -1,5 +1,5 @@
-"""The search for given texts in a text, in time that grows with the text and not with their
-number.
+"""The search for many given values in a text. The time depends on the length of the text and not on
+the number of values.
 """
 
 import re
@@ -15,7 +15,7 @@ _MAX_CHARACTERS_TO_COMPARE = 6
 
 
 class Addresses:
-    """E-mail addresses in small letters, found in texts by their @."""
+    """A set of lower-case e-mail addresses that are found in texts by their @."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._addresses = frozenset(addresses)
@@ -24,7 +24,7 @@ class Addresses:
             self._lengths.setdefault(address.find("@"), set()).add(len(address))
 
     def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield every place where an address begins in a text, and the address."""
+        """Yield the start of each address in a text, and the address."""
         at = text.find("@")
         while at >= 0:
             for before, lengths in self._lengths.items():
@@ -36,10 +36,10 @@ class Addresses:
 
 
 class Values:
-    """Private values, found in texts as they are written.
+    """A set of private values that are found in texts exactly as they are written.
 
-    With `at_words` the caller wants only places that no letter precedes. That makes the search for
-    many values faster.
+    If `at_words` is true, only places without a letter before them are found. This makes the search
+    for many values faster.
     """
 
     def __init__(self, kinds: Iterable[str], at_words: bool = False) -> None:
@@ -52,14 +52,15 @@ class Values:
 
     @cached_property
     def _first_characters(self) -> re.Pattern[str]:
-        """An expression that matches, with no characters, where the first characters of a value may
-        stand.
+        """Return a pattern that matches the empty string at each place where a value may begin.
+
+        The pattern compares the first characters of the values.
         """
         beginnings = {value[:_MAX_CHARACTERS_TO_COMPARE] for value in self._values}
         return re.compile(f"{self._boundary}(?={_expression_for(sorted(beginnings))})")
 
     def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield every place where a value begins in a text, and the value."""
+        """Yield the start of each value in a text, and the value."""
         size, lengths, values = self._prefix_length, self._lengths, self._values
         for start in self._starts(text):
             for length in lengths.get(text[start : start + size], ()):
@@ -67,8 +68,10 @@ class Values:
                     yield start, value
 
     def _starts(self, text: str) -> Iterator[int]:
-        """The places where a value may begin; a search for each of a few prefixes is faster than a
-        look at every place.
+        """Yield the places where a value may begin.
+
+        If the values have few different prefixes, a search for each prefix is faster than a test of
+        every place.
         """
         if len(self._lengths) > _MAX_PREFIXES_TO_SEARCH:
             for match in self._first_characters.finditer(text):
@@ -81,8 +84,8 @@ class Values:
                 start = text.find(prefix, start + 1)
 
     def within(self, texts: Iterable[str], kinds: Mapping[str, str]) -> set[str]:
-        """Return the values that stand in one of the texts, the short ones as words of their
-        own.
+        """Return the values that occur in at least one of the texts. A short value must occur as a
+        separate word.
         """
         return {
             value
@@ -93,10 +96,10 @@ class Values:
 
 
 def _expression_for(texts: list[str]) -> str:
-    """Return an expression for any of the sorted texts. Their common beginnings are compared
-    once.
+    """Return a regular expression that matches any of the sorted texts. Common beginnings are
+    compared only once.
     """
-    if "" in texts:  # a shorter text ends here, and all others begin with it
+    if "" in texts:  # a shorter text ends here and matches for the longer texts too
         return ""
     branches = []
     for first, group in groupby(texts, key=lambda text: text[0]):
@@ -105,15 +108,16 @@ def _expression_for(texts: list[str]) -> str:
 
 
 def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
-    """Whether a value at a place in a text counts: a short one (`WORDS`) only as a word of its
-    own.
+    """Return whether a value at a place in a text counts. Values of the kinds in `WORDS` must be
+    separate words.
     """
     return kind not in WORDS or not (continues(text, start) or continues(text, start + len(value)))
 
 
 def continues(text: str, place: int) -> bool:
-    """Whether a word or number goes on across a place between two characters; the n of an escaped
-    line's end is not a part of one.
+    """Return whether a word or number continues across the position between two characters.
+
+    The letter of an escaped line end, such as the n of `\\n`, does not count as a part of a word.
     """
     if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
         return False
@@ -123,7 +127,7 @@ def continues(text: str, place: int) -> bool:
 
 
 def lowered(text: str) -> str:
-    """Return a text in small letters, of the same length."""
+    """Return a text in lower case with the same length."""
     small = text.lower()
     return (
         small
