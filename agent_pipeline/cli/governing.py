@@ -18,7 +18,7 @@ lineage = typer.Typer(
 
 AS_JSON = typer.Option(
     "--json",
-    help="Print JSON with the fields of agent_pipeline.governance.lineage, forgetting and pruning.",
+    help="Print JSON. docs/reference/cli.md lists the fields.",
 )
 
 

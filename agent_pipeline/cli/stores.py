@@ -32,9 +32,7 @@ def discover(
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print JSON with the fields of agent_pipeline.ingestion.discovery."
-        ),
+        typer.Option("--json", help="Print JSON. docs/reference/cli.md lists the fields."),
     ] = False,
 ) -> None:
     """Show what a session store contains.

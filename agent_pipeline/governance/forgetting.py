@@ -73,11 +73,12 @@ class Change(msgspec.Struct, kw_only=True):
     """A file that changed.
 
     Attributes:
-        path: the file.
-        rows: how many rows of a table, or entries, were removed.
-        mentions: how many other rows or entries now hold an alias.
-        rebuilt: whether the file was made again from its table.
-        deleted: whether the file was deleted; the next run makes it again.
+        path: Path of the file.
+        rows: Number of removed rows of a table, or of removed entries.
+        mentions: Number of other rows or entries that now have an alias instead of the session's
+            id.
+        rebuilt: Whether the file was made again from its table.
+        deleted: Whether the file was deleted. The next run makes the file again.
     """
 
     path: str
@@ -91,15 +92,15 @@ class Forgotten(msgspec.Struct, kw_only=True):
     """The report on a session that was forgotten.
 
     Attributes:
-        session_id: the session.
-        alias: what stands for its id from now on.
-        partitions: where it is blocked from now on; `*` for all partitions.
-        changes: the files that changed.
-        judge_answers: how many answers of the language model about it left the judge's cache.
-        unclear_answers: how many answers of an older version do not name their session.
-        same_content: other sessions with the same conversation, which stay.
-        side_chains: other sessions that it began, which stay.
-        models: the artifacts that it reached.
+        session_id: The session's id.
+        alias: Alias that replaces the session's id.
+        partitions: Partitions in which the session is blocked; `*` for all partitions.
+        changes: Files that changed.
+        judge_answers: Number of answers about the session that were removed from the judge's cache.
+        unclear_answers: Number of answers of an older version that do not name their session.
+        same_content: Ids of other sessions with the same conversation, which stay.
+        side_chains: Ids of other sessions that the session started, which stay.
+        models: Artifacts that were made from the session.
     """
 
     session_id: str

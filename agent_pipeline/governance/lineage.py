@@ -99,11 +99,12 @@ class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A row that names a session.
 
     Attributes:
-        asset: the asset of the table.
-        partition: the partition of the table.
-        role: `session` if the row is the session's own; `chosen` or `rejected` in a pair; `parent`,
-            `original` (of a duplicate), `continuation` or `task` if the row is another session's.
-        facts: what the asset of the table decided on the row.
+        asset: Asset of the table.
+        partition: Partition of the table.
+        role: `session` if the row is about the session itself; `chosen` or `rejected` in a pair;
+            `parent`, `original` (of a duplicate), `continuation` or `task` if the row is about
+            another session that names the session.
+        facts: What the asset decided on the row.
     """
 
     asset: str
@@ -116,13 +117,13 @@ class ModelUse(msgspec.Struct, kw_only=True):
     """An artifact that a session reached.
 
     Attributes:
-        asset: the asset of the artifact.
-        partition: its partition.
-        identity: its identity.
-        path: its directory.
-        roles: the artifact was `trained on`, `measured on` or `compared on` the session, or was
-            `made from` an artifact that was trained on the session.
-        latest: whether it is the latest of its partition.
+        asset: Asset of the artifact.
+        partition: Partition of the artifact.
+        identity: Identity of the artifact.
+        path: Directory of the artifact.
+        roles: `trained on`, `measured on` or `compared on` the session, or `made from` an artifact
+            that was trained on the session.
+        latest: Whether the artifact is the latest of its partition.
     """
 
     asset: str
@@ -137,11 +138,11 @@ class SessionLineage(msgspec.Struct, kw_only=True):
     """Everything that a session reached.
 
     Attributes:
-        session_id: the session.
-        forgotten_in: the partitions in which it was forgotten; `*` for all partitions.
-        rows: the rows that name it.
-        files: the files that hold copies of its rows: JSONL, Hugging Face folders.
-        models: the artifacts that it reached.
+        session_id: The session's id.
+        forgotten_in: Partitions in which the session was forgotten; `*` for all partitions.
+        rows: Rows of tables that name the session.
+        files: Files with copies of the session's rows: JSONL files and Hugging Face folders.
+        models: Artifacts that were made from the session.
     """
 
     session_id: str
@@ -155,24 +156,23 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What an artifact was made of by its manifest, and what the lake holds of its sessions now.
 
     Attributes:
-        asset: the asset of the artifact.
-        partition: its partition.
-        identity: its identity.
-        path: its directory.
-        latest: whether it is the latest of its partition.
-        base_model: the model that training started from.
-        base_revision: the version of that model.
-        code: the version of this package.
-        settings: the settings with which it was made.
-        tables: the versions (sha256) of the tables that it was made from.
-        rows: the number of rows that it was trained on.
-        rows_unchanged: whether the lake's rows of these sessions are still the same; `None` if some
-            are missing.
-        sessions: the ids of the sessions that it was trained on, without the forgotten ones.
-        forgotten: how many sessions were forgotten since.
-        gone: how many other sessions the lake no longer has.
-        sessions_by: how many of the remaining sessions have each source, verdict and judge.
-        made_from: the artifacts that it was made from.
+        asset: Asset of the artifact.
+        partition: Partition of the artifact.
+        identity: Identity of the artifact.
+        path: Directory of the artifact.
+        latest: Whether the artifact is the latest of its partition.
+        base_model: Model from which training started.
+        base_revision: Version of the base model.
+        code: Versions of the code.
+        settings: Settings with which the artifact was made.
+        tables: Versions (sha256) of the tables from which the artifact was made.
+        rows: Number of training rows.
+        rows_unchanged: Whether the lake still has the same training rows; null if rows are missing.
+        sessions: Ids of the training sessions, without forgotten sessions.
+        forgotten: Number of training sessions that were forgotten since.
+        gone: Number of other training sessions that the lake no longer has.
+        sessions_by: Number of the remaining training sessions by source, verdict and judge.
+        made_from: Artifacts from which the artifact was made, with the same fields.
     """
 
     asset: str

@@ -40,7 +40,12 @@ class Unnamed(msgspec.Struct, frozen=True):
 
     An artifact that was never finished, or whose deletion was killed, leaves a folder.
 
-    `bytes` is what its deletion frees, except for files that the serving folder links to.
+    Attributes:
+        partition: Partition of the artifact.
+        asset: Asset of the artifact.
+        identity: Identity of the artifact.
+        bytes: Number of bytes that the deletion frees, except for files that the serving folder
+            links to.
     """
 
     partition: str
@@ -52,7 +57,10 @@ class Unnamed(msgspec.Struct, frozen=True):
 class Pruned(msgspec.Struct, frozen=True):
     """The artifacts that nothing names, and how many artifacts are kept.
 
-    `deleted` is whether the artifacts that nothing names were deleted.
+    Attributes:
+        unnamed: The artifacts that nothing names.
+        kept: Number of artifacts that are kept.
+        deleted: Whether the artifacts that nothing names were deleted.
     """
 
     unnamed: list[Unnamed]

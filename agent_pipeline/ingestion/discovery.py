@@ -27,19 +27,18 @@ class PartitionReport(msgspec.Struct, kw_only=True):
 
     Attributes:
         partition: The partition.
-        sessions: How many sessions the store has.
-        forgotten: How many of them are on the block list; no other count includes these.
-        judgments: Sessions by the source's judgment.
-        unjudged: How many sessions the source did not judge.
-        scored: How many sessions have a score.
-        failed: How many sessions failed.
-        side_chains: How many sessions branch off another.
-        damaged: How many sessions have damage.
-        damage: Sessions by kind of damage. A session may have several kinds.
-        without_user: How many sessions have no words of a user.
-        without_answer: How many sessions have neither words nor calls of an agent.
-        task_pattern: A proposal for sessions that the source puts to no task and whose ids look
-            like those of trials.
+        sessions: Number of sessions.
+        forgotten: Number of forgotten sessions, which no other count includes.
+        judgments: Number of sessions by the judgment in the store.
+        unjudged: Number of sessions without a judgment in the store.
+        scored: Number of sessions with a score.
+        failed: Number of sessions that failed because of the infrastructure.
+        side_chains: Number of sessions that another session started.
+        damaged: Number of sessions with damage.
+        damage: Number of sessions by kind of damage. A session may have several kinds.
+        without_user: Number of sessions without text of a user.
+        without_answer: Number of sessions without text or calls of an agent.
+        task_pattern: Proposed `task_pattern`, if the session ids look like trials of tasks.
     """
 
     partition: str
@@ -61,14 +60,14 @@ class StoreReport(msgspec.Struct, kw_only=True):
     """What one store holds.
 
     Attributes:
-        path: Where the store is.
-        source: The reader; None if no reader could open the store.
-        projects: How many projects the store has.
-        agents: How many agents the store has.
-        sessions: How many sessions the store has.
+        path: Path or URL of the store.
+        source: Name of the reader; null if no reader could open the store.
+        projects: Number of projects.
+        agents: Number of agents.
+        sessions: Number of sessions.
         partitions: One report per agent.
-        notes: What was left out of the parts that could be read, and what to set.
-        errors: What could not be read.
+        notes: Sentences about records that were left out, and about settings to change.
+        errors: Sentences about files and records that could not be read.
     """
 
     path: str
@@ -82,7 +81,12 @@ class StoreReport(msgspec.Struct, kw_only=True):
 
 
 class Discovery(msgspec.Struct, kw_only=True):
-    """Every store that was found, and the files that no reader recognizes."""
+    """Every store that was found, and the files that no reader recognizes.
+
+    Attributes:
+        stores: One report per store.
+        unknown: Paths of files that no reader recognizes.
+    """
 
     stores: list[StoreReport] = []
     unknown: list[str] = []

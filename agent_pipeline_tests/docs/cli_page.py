@@ -1,18 +1,35 @@
 """docs/reference/cli.md: every command. `python -m agent_pipeline_tests.docs.cli_page`."""
 
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import msgspec
 import typer
 
 from agent_pipeline.cli.app import app
+from agent_pipeline.governance.forgetting import Forgotten
+from agent_pipeline.governance.lineage import ModelLineage, SessionLineage
+from agent_pipeline.governance.pruning import Pruned
+from agent_pipeline.ingestion.discovery import Discovery
 from agent_pipeline_tests.docs.markdown import GENERATED, join_parts, make_table, wrap
 from agent_pipeline_tests.docs.pages import DOCS
 
 PATH = DOCS / "reference" / "cli.md"
 EXAMPLE = "Example: "
 TYPES = {str: "text", int: "whole number", float: "number", Path: "path"}
+JSON_TYPES = {str: "string", int: "number", float: "number", bool: "boolean"}
+JSON_OUTPUTS = {
+    "discover": Discovery,
+    "lineage session": SessionLineage,
+    "lineage model": ModelLineage,
+    "forget": Forgotten,
+    "prune": Pruned,
+}
+"""The struct that each command prints with `--json`."""
+
 INTRODUCTION = """\
 `make install` installs the command as `.venv/bin/agent-pipeline`. This page writes it without
 `.venv/bin`. Every command explains itself with `--help` or `-h`, for example
@@ -74,6 +91,55 @@ def describe_command(path: str, command: Any) -> Iterator[str]:
         yield f"```sh\n{command.epilog.removeprefix(EXAMPLE)}\n```"
 
 
+def find_struct(kind: Any) -> type | None:
+    """Return the struct that a type is, or that its entries are; None if there is none."""
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return part
+    return None
+
+
+def name_json_type(kind: Any) -> str:
+    """Return the JSON type of a field."""
+    kinds = [part for part in get_args(kind) if part is not type(None)]
+    if type(None) in get_args(kind):
+        return f"{name_json_type(kinds[0])} or null"
+    if get_origin(kind) is list:
+        return f"list of {name_json_type(kinds[0])}s"
+    return JSON_TYPES.get(kind, "object")
+
+
+def read_attributes(struct: type) -> dict[str, str]:
+    """Return the meanings of the fields of a struct, from the section Attributes of its text."""
+    section = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def describe_json() -> Iterator[str]:
+    """Yield the parts of the page that list the fields of the JSON output."""
+    yield "## JSON output"
+    yield wrap(
+        "The option `--json` prints one JSON object on one line. A field without a value may be "
+        "missing. `[]` marks the entries of a list."
+    )
+    for command, struct in JSON_OUTPUTS.items():
+        yield f"### JSON of {command}"
+        yield make_table(("field", "type", "meaning"), list_fields(struct))
+
+
+def list_fields(struct: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the path, the type and the meaning of each field of a struct, and of its structs."""
+    meanings = read_attributes(struct)
+    for field in msgspec.structs.fields(struct):
+        nested = find_struct(field.type)
+        is_list = get_origin(field.type) is list
+        path = f"{prefix}{field.name}{'[]' if is_list and nested else ''}"
+        yield f"`{path}`", name_json_type(field.type), meanings[field.name]
+        if nested and nested is not struct:
+            yield from list_fields(nested, f"{path}.")
+
+
 def render_cli_page() -> str:
     """Return the page of the command line."""
     panels: dict[str, list[str]] = {}
@@ -83,7 +149,7 @@ def render_cli_page() -> str:
     page = ["# Command line", GENERATED, INTRODUCTION.strip()]
     for panel, parts in panels.items():
         page += [f"## {panel}", *parts]
-    return join_parts(page)
+    return join_parts([*page, *describe_json()])
 
 
 if __name__ == "__main__":
