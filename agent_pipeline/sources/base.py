@@ -1,6 +1,6 @@
 """The interface of every reader of a session store (`TraceSource`), and helpers for all readers.
 
-What only readers of files need belongs in `formats`.
+Code that only readers of files need belongs in `formats`.
 """
 
 import os
@@ -18,14 +18,15 @@ from agent_pipeline.sessions import chat
 from agent_pipeline.sessions.session import RecordedItem, Session, encode_json
 
 SEPARATOR = b"\n\xff\n"
-"""Stands between texts that are hashed together: no UTF-8 text holds it."""
+"""Separator between texts that are hashed together. It cannot occur in UTF-8 text."""
 
 
 class Stored(NamedTuple):
-    """A session as its store holds it.
+    """A session as its store holds it, not yet decoded.
 
-    `digest` changes whenever anything that the reader uses does. `build` reads the session: what of
-    it cannot be read is its damage, and a store that cannot be read raises.
+    `digest` changes whenever any data that the reader uses changes. `build` reads the session.
+    Content that cannot be read counts as damage of the session; `build` raises an error only if the
+    store cannot be read.
     """
 
     session_id: str
@@ -36,24 +37,24 @@ class Stored(NamedTuple):
 class TraceSource(ABC):
     """A reader of one kind of session store.
 
-    A subclass gives `name`, `looks_like`, `partitions` and `sessions`; everything else has a
-    default. A reader turns what its store holds into sessions and no more: repair, redaction and
-    judging happen later, for all sources alike. `notes` gathers sentences about what a reader left
-    out and a person should know; use `add_note`.
+    A subclass provides `name`, `looks_like`, `partitions` and `sessions`; everything else has a
+    default. A reader only turns the records of a store into sessions. Repair, redaction and judging
+    happen later, in the same way for all sources. `notes` collects sentences for people about data
+    that the reader left out; use `add_note`.
     """
 
     name: ClassVar[str]
-    """What the reader is called in settings, in `discover` and in the column `source`."""
+    """Name of the reader in settings, in `discover` and in the column `source`."""
     looks_like: ClassVar[str]
-    """What such a store looks like, for people."""
+    """Description of such a store for people."""
     version: ClassVar[int] = 1
-    """Raise it when the same store gives other sessions than before: tables made by an older
-    version are then made again.
+    """Version of the reader. Raise it if the reader returns different sessions for the same store;
+    tables that an older version made are then made again.
     """
     reads_folders: ClassVar[bool] = False
-    """Whether a folder is a store as such, rather than a collection of files that are stores."""
+    """True if a folder is one store, False if a folder is a collection of files that are stores."""
     schemes: ClassVar[tuple[str, ...]] = ()
-    """The URL schemes that the reader opens."""
+    """URL schemes that the reader opens."""
 
     def __init__(self, where: Path | str) -> None:
         self.path = Path(where)
@@ -63,15 +64,14 @@ class TraceSource(ABC):
     def detect(cls, path: Path) -> bool:
         """Return whether an existing path holds this kind of store.
 
-        It looks at names and headers and reads no session.
-
-        A reader that detects nothing is used where a location names it (`name:path`).
+        It looks at names and headers and reads no session. A reader that never detects a store is
+        used only if a location names it (`name:path`).
         """
         return False
 
     @abstractmethod
     def partitions(self) -> list[PartitionKey]:
-        """Return the keys that the store has sessions of, in order."""
+        """Return the keys of the partitions that the store has, sorted."""
 
     @abstractmethod
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
@@ -80,15 +80,15 @@ class TraceSource(ABC):
         Archived, empty and damaged sessions are included.
 
         Raises:
-            PartitionError: the store has no such partition.
-            StoreError: the store cannot be read to its end.
+            PartitionError: The store has no such partition.
+            StoreError: The store cannot be read completely.
         """
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Yield every session with its digest, in the order of ids.
+        """Yield every session with its digest, ordered by id.
 
-        A source whose digests come from its own rows overrides this: sessions that did not change
-        are then not decoded again. Raises what `sessions` raises.
+        A source that can compute digests from its own rows overrides this method, so that unchanged
+        sessions are not decoded again. It raises the same errors as `sessions`.
         """
         for session in self.sessions(key):
             yield as_stored(session)
@@ -96,38 +96,41 @@ class TraceSource(ABC):
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         """Yield every session with its history as Responses items.
 
-        A store that keeps items gives them as recorded; other stores' items are made of the
-        messages. Raises what `sessions` raises.
+        A store of Responses items yields them as recorded. For other stores, the items are made
+        from the messages. It raises the same errors as `sessions`.
         """
         for session in self.sessions(key):
             yield session, items_of(session)
 
     def signature(self) -> str:
-        """Return a text that is cheap to get and changes whenever the store may have changed."""
+        """Return a text that changes whenever the store may have changed.
+
+        The text must be cheap to compute.
+        """
         return file_signature(*files_of(self.path), *self.sidecars())
 
     def partition_signature(self, key: PartitionKey) -> str:
         """Return a text that changes whenever the sessions of a partition may have changed.
 
         The text must be cheap to compute. A store that keeps each partition in its own files
-        overrides this method, so that one agent's new session does not cause all sessions to be
-        read. Raises what `sessions` raises.
+        overrides this method, so that a new session of one agent does not cause all sessions to be
+        read again. It raises the same errors as `sessions`.
         """
         return self.signature()
 
     def use_cache(self, folder: Path) -> None:
-        """Remember in a local folder what was read, so that the next source has less to read.
+        """Store what was read in a local folder, so that the next run reads less.
 
-        A reader of files needs none.
+        A reader of files does not need a cache.
         """
         return
 
     def sidecars(self) -> list[Path]:
-        """Return files outside the store that belong to it (verdicts, say)."""
+        """Return the files outside the store that belong to it, such as files of verdicts."""
         return []
 
     def reader_versions(self) -> dict[str, int]:
-        """Return the version of each reader that takes part, by name.
+        """Return the version of each reader that reads this store, by reader name.
 
         The reader of messages is included.
         """
@@ -135,7 +138,7 @@ class TraceSource(ABC):
 
 
 def as_stored(session: Session) -> Stored:
-    """Wrap a session that has already been read."""
+    """Return a session that was already read in the form of `Stored`."""
     return Stored(session.session_id, digest(encode_json(session)), lambda: session)
 
 
@@ -184,7 +187,7 @@ def note_changed_names(notes: list[str], where: object, changed: Mapping[str, st
     Args:
         notes: The list to add the note to.
         where: The store, for the sentence.
-        changed: The new name by the name that the store uses.
+        changed: Mapping from the store's name to the new name.
     """
     if changed:
         shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (
@@ -198,7 +201,7 @@ def note_changed_names(notes: list[str], where: object, changed: Mapping[str, st
 
 
 def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
-    """Return the error for a partition that a store lacks."""
+    """Return the error for a partition that a store does not have."""
     return PartitionError(
         f"The store {where} has no partition {key}: it has "
         f"{', '.join(map(str, sorted(known))) or 'none'}."
@@ -217,15 +220,17 @@ def unreadable(path: Path, error: Exception) -> StoreError:
 
 
 def changed(path: Path) -> StoreError:
-    """Return the error for a file that is not what it was when it was indexed."""
+    """Return the error for a file that changed after it was indexed."""
     return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, or the files of a folder and its folders, without hidden and empty ones.
+    """Return a file, or the files of a folder and its subfolders.
+
+    Hidden and empty files are left out.
 
     Raises:
-        StoreError: a folder cannot be listed.
+        StoreError: A folder cannot be listed.
     """
     if path.is_file():
         return [path]
@@ -251,16 +256,16 @@ def file_signature(*paths: Path) -> str:
     parts = []
     for path in paths:
         for file in (path, path.with_name(path.name + "-wal")):
-            with suppress(FileNotFoundError):  # a log goes when its writer ends
+            with suppress(FileNotFoundError):  # a log disappears when its writer ends
                 if (stat := file.stat()).st_size:
                     parts.append(f"{file}:{stat.st_size}:{stat.st_mtime_ns}")
     return "|".join(parts)
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return the XXH3 hash (128 bits) of what a store holds of a session.
+    """Return the XXH3 hash (128 bits) of the data that a store holds for a session.
 
-    The hash shows whether the session has changed. It guards against chance, not against an
+    The hash shows whether the session has changed. It protects against chance, not against an
     attacker.
     """
     return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

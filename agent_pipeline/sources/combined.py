@@ -1,10 +1,10 @@
-"""Several stores read as one store.
+"""Several stores that are read as one store.
 
-The partitions are the union of the stores' partitions. A partition that two stores have contains
-the sessions of both. A store that cannot be opened or listed may hold sessions of any partition.
-Such a store does not hide the partitions of the other stores, but reading any partition fails with
-a sentence that names the store: half of an agent's sessions must not pass for all of them. To do
-without the store, remove it from the setting `store`.
+The partitions are the union of the stores' partitions. If two stores have the same partition, it
+contains the sessions of both. A store that cannot be opened or listed may hold sessions of any
+partition. Its failure does not hide the partitions of the other stores, but reading any partition
+raises an error that names the failed store. Otherwise, half of an agent's sessions could pass for
+all of them. To continue without the store, remove it from the setting `store`.
 """
 
 import heapq
@@ -18,12 +18,12 @@ from agent_pipeline.sources.base import Stored, TraceSource, add_note, items_of
 
 
 class CombinedSource(TraceSource):
-    """A source made of several stores.
+    """A source that combines several stores.
 
-    The stores are given by name. A store that could not be opened is represented by its error.
+    The stores are passed by name. If a store could not be opened, its error is passed instead.
 
     Raises:
-        StoreError: no store could be opened.
+        StoreError: No store could be opened.
     """
 
     name = "several"
@@ -61,7 +61,7 @@ class CombinedSource(TraceSource):
         return self._merged(key, self._holding(key))
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """Return the histories of the store that has the partition.
+        """Return the sessions of a partition with their items.
 
         If several stores have the partition, the items are made from the messages.
         """
@@ -71,9 +71,10 @@ class CombinedSource(TraceSource):
         return ((session, items_of(session)) for session in self._merged(key, names))
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Return sessions with the digests of the store that has the partition.
+        """Return the sessions of a partition with their digests.
 
-        If several stores have the partition, the digests are those of the merged sessions.
+        If only one store has the partition, its digests are used. Otherwise, the digests are
+        computed from the merged sessions.
         """
         names = self._holding(key)
         return self._stores[names[0]].stored(key) if len(names) == 1 else super().stored(key)
@@ -85,8 +86,8 @@ class CombinedSource(TraceSource):
         """Return the names of the stores that have a partition.
 
         Raises:
-            PartitionError: no store has the partition.
-            StoreError: a store that may have the partition cannot be listed.
+            PartitionError: No store has the partition.
+            StoreError: A store that may have the partition cannot be listed.
         """
         holders, failures = self._held or self._holders()
         if failures or key not in holders:
@@ -168,5 +169,5 @@ class CombinedSource(TraceSource):
 
 
 def _id_of_session(session_and_store: tuple[Session, str]) -> str:
-    """Return the id of a session that comes with the name of its store."""
+    """Return the session id of a pair of a session and its store's name."""
     return session_and_store[0].session_id

@@ -118,7 +118,7 @@ def _edited(path: Path) -> list[object]:
 
 
 def _views(messages: list[Record]) -> list[list[object]]:
-    """Return what the model saw before each condensation or truncation, and after the last."""
+    """Return the messages that the model saw before each condensation or truncation, and last."""
     views: list[list[Any]] = []
     seen: list[Record] = []
     inherited = 0

@@ -1,11 +1,11 @@
 """Runs of AgentDojo: one object per run, as lines or as files.
 
-A file is `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`. A pipeline may be
-named only `local`: its name is then the folder before the suite, in `_path` or in the file's own
-path. `error` is a failure of the infrastructure. `security` means that an attack succeeded, and
-means nothing if there was no attack. A run under attack is a trial of the user's task, whose
-request and verdict it has. As separate tasks, attacked runs would be in another split than the
-other runs.
+A file is `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`. If the pipeline's
+name is only `local`, the name of the folder above the suite is used, from `_path` or from the
+file's own path. `error` is a failure of the infrastructure. `security` is True if an attack
+succeeded, and has no meaning without an attack. A run under attack is a trial of the user's task,
+because it has the same request and verdict. If attacked runs were separate tasks, they could land
+in a different split than the other runs of the task.
 """
 
 from pathlib import PurePosixPath
@@ -25,7 +25,10 @@ _CONTEXT = (
 
 
 class AgentDojoSource(RecordSource):
-    """A reader of runs: the suite is the project, the pipeline is the agent."""
+    """A reader of AgentDojo runs.
+
+    The suite is the project, and the pipeline is the agent.
+    """
 
     name = "agentdojo"
     looks_like = "runs of AgentDojo with suite_name, user_task_id and messages"

@@ -3,7 +3,8 @@
 A trajectory is `<trial>/agent/trajectory.json`. A step is a message of the system, the user or the
 agent, with the agent's calls and their results. `<trial>/result.json` names the task and the
 rewards. Agents that an agent called are separate sessions that name their parent. A run may end
-with its last calls (`mark_task_complete` of Terminus, `finish` of OpenHands), answered or not.
+with its last calls (`mark_task_complete` of Terminus, `finish` of OpenHands), with or without
+results.
 """
 
 from collections.abc import Iterator
@@ -26,13 +27,13 @@ from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _COMPLETES = "mark_task_complete"
-"""The call by which Terminus ends a run."""
+"""Name of the tool that Terminus calls to end a run."""
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class ATIFSource(RecordSource):
-    """A reader of a trajectory, or of a folder of trials."""
+    """A reader of an ATIF trajectory, or of a folder of trials."""
 
     name = "atif"
     version = 3
@@ -45,7 +46,7 @@ class ATIFSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return a trajectory and those of the agents that it called."""
+        """Return a trajectory and the trajectories of the agents that it called."""
         trajectories = [record]
         for trajectory in trajectories:
             trajectories += [
@@ -100,12 +101,15 @@ class ATIFSource(RecordSource):
         }
 
     def sidecars(self) -> list[Path]:
-        """Return the result of a single trajectory; those of a folder lie in it."""
+        """Return the result file of a store that is a single trajectory.
+
+        In a folder, the result files are part of the store.
+        """
         result = _result_of(self.path)
         return [result] if self.path.is_file() and result else []
 
     def _result(self, trajectory: Path) -> Record:
-        """Return what Harbor says of the trial that a trajectory is of."""
+        """Return Harbor's result of the trial that a trajectory belongs to."""
         path = _result_of(trajectory)
         return self.file_beside(path, f"The verdict on {trajectory} is not known") if path else {}
 
@@ -116,7 +120,10 @@ def _result_of(trajectory: Path) -> Path | None:
 
 
 def _name(trajectory: Record) -> str | None:
-    """Return the session's id; the id of a called agent is only unique within its parent."""
+    """Return the session id of a trajectory.
+
+    The id of a called agent is unique only within its parent, so the parent's id is put in front.
+    """
     parent, local_id = (
         text(trajectory.get("parent")),
         first_text(trajectory, "trajectory_id", "session_id"),
@@ -127,7 +134,7 @@ def _name(trajectory: Record) -> str | None:
 
 
 def _messages(step: object) -> Iterator[Any]:
-    """Yield a step's message, its calls, and their results.
+    """Yield a step's message, its tool calls, and their results.
 
     A message that was copied, or that no model wrote, is not trained.
     """
@@ -136,7 +143,7 @@ def _messages(step: object) -> Iterator[Any]:
         return
     if section(
         step, "extra", "context_management"
-    ):  # from here on, the model saw another history than the steps before
+    ):  # from here on, the model saw a different history than the earlier steps show
         yield mark_unread("compaction")
         return
     calls = [
@@ -154,7 +161,7 @@ def _messages(step: object) -> Iterator[Any]:
     )
     if (
         calls and not message["content"]
-    ):  # of one response of Codex, Harbor makes a step of the words and one of each call
+    ):  # Harbor splits a Codex response into a step for the text and one step per call
         if thought := step.get("reasoning_content"):
             yield {"type": "reasoning", "text": thought}
         yield from (call and call | {"type": "function_call"} | weight for call in calls)
@@ -164,12 +171,13 @@ def _messages(step: object) -> Iterator[Any]:
 
 
 def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
-    """Return the results of a step's calls, in the order of the record.
+    """Yield the results of a step's calls, in the order of the record.
 
-    A result may name its call. One that does not answers the calls without a named result: in their
-    order if there are as many, or all of them together, as the screen of Terminus shows what a
-    batch of commands has written. Then the last of them has it, and the others have an empty one.
-    Without any call, the observation is what the agent was told next.
+    A result may name its call. Results without a name answer the calls that no other result names,
+    in their order, if there are as many results as calls. A single result may also answer several
+    calls, as the screen of Terminus shows the output of a batch of commands. Then the last call
+    gets the result, and the other calls get an empty one. If a step has no calls, its observation
+    is the next message to the agent.
     """
     named = {text(result.get("source_call_id")) for result in objects(results)} - {None}
     open_ids = [
@@ -194,7 +202,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
         open_ids = open_ids[-1:]
     elif (
         not unnamed and named
-    ):  # the screen that answers the commands of Terminus also answers the completion beside them
+    ):  # the screen that answers the commands of Terminus also answers the completion call
         yield from (
             {"role": "tool", "tool_call_id": call_id, "content": ""}
             for call_id in open_ids
@@ -206,7 +214,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
             yield None
         elif text(result.get("source_call_id")):
             yield _result(result, result["source_call_id"])
-            if _is_reference(result):  # what a called agent answered stands elsewhere
+            if _is_reference(result):  # the called agent's answer is in another file
                 yield mark_unread("result of a called agent")
         elif _is_reference(result):
             continue
@@ -219,7 +227,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
 
 
 def _is_reference(result: object) -> bool:
-    """Return whether a result only says where the trajectory of a called agent is."""
+    """Return whether a result only references the trajectory of a called agent."""
     return (
         isinstance(result, dict)
         and result.get("content") is None
@@ -230,7 +238,7 @@ def _is_reference(result: object) -> bool:
 def _result(result: Record, call_id: object) -> Record:
     original = section(
         result, "extra", "tool_result_metadata", "raw_tool_result"
-    )  # Claude Code's; Harbor adds to its words
+    )  # the result as Claude Code recorded it; Harbor adds text to it
     content = original.get("content", result.get("content"))
     return {
         "role": "tool",

@@ -2,7 +2,7 @@
 
 A zip has `header.json` and `samples/*.json`. Each sample is a session, and its `epoch` is its
 trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object of these. `attachment://`
-links are replaced by their texts; the tools' schemas are those of the sample's model events.
+links are replaced by their texts. The tool schemas come from the sample's model events.
 """
 
 from collections import Counter
@@ -29,7 +29,10 @@ _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time"
 
 
 class InspectSource(RecordSource):
-    """A log or a folder of them: the task is the project, the model the agent."""
+    """A reader of an Inspect AI log, or of a folder of logs.
+
+    The task is the project, and the model is the agent.
+    """
 
     name = "inspect_ai"
     version = 3
@@ -38,7 +41,7 @@ class InspectSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """Return a whole log, or a sample (in a zip)."""
+        """Return whether a record is a whole log, or a sample from a zip."""
         log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
         return log or (
             "epoch" in record and "id" in record and isinstance(record.get("messages"), list)
@@ -75,8 +78,8 @@ class InspectSource(RecordSource):
         ]
         values = dict(_values(record.get("scores")))
         scores = {name: verdict(value)[0] or 0.0 for name, value in values.items()}
-        # Grades and booleans are good or bad; of a number only its author knows which way it
-        # points.
+        # Grades and booleans are good or bad. Only the author of a number knows whether a higher
+        # value is better.
         grade = mean(
             {name: scores[name] for name, value in values.items() if isinstance(value, str | bool)}
         )
@@ -120,7 +123,7 @@ class InspectSource(RecordSource):
 def _with_reasons(messages: object, record: Record, events: list[Record]) -> object:
     """Return the messages, with stop reasons added to the model's messages.
 
-    The model's events and the output contain the reasons.
+    The reasons come from the model events and the output.
     """
     outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [
         section(record, "output")
@@ -140,7 +143,7 @@ def _with_reasons(messages: object, record: Record, events: list[Record]) -> obj
     ]
     last = objects(section(record, "output").get("choices"))[:1]
     spoken = [message for message in objects(messages) if message.get("role") == "assistant"][-1:]
-    # Older logs have no ids: the output is the last turn of the model.
+    # Older logs have no ids: the output is the model's last turn.
     is_last = (
         last and spoken and section(last[0], "message").get("content") == spoken[0].get("content")
     )
@@ -148,7 +151,10 @@ def _with_reasons(messages: object, record: Record, events: list[Record]) -> obj
 
 
 def _values(scores: object) -> Iterator[tuple[str, object]]:
-    """Yield each scorer's value; a value that is an object gives one for each of its names."""
+    """Yield each scorer's value with its name.
+
+    If a value is an object, each of its fields is yielded as a separate value.
+    """
     for name in section(scores):
         value = section(scores, name).get("value")
         for inner, grade in value.items() if isinstance(value, dict) else [("", value)]:
@@ -157,10 +163,11 @@ def _values(scores: object) -> Iterator[tuple[str, object]]:
 
 
 class _Attachments:
-    """The attachments of a sample, by their hashes.
+    """The attachments of a sample, by hash.
 
-    `lost` counts texts that could not be put back: their attachment is missing, or all texts
-    together would be far larger than the sample. A short sample can name a long text very often.
+    `lost` counts the texts that could not be restored: the attachment is missing, or all texts
+    together would be far larger than the sample. A short sample can reference a long text many
+    times.
     """
 
     def __init__(self, texts: Record) -> None:

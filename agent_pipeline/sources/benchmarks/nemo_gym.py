@@ -1,10 +1,9 @@
-"""NeMo Gym rollouts, a line each: `{responses_create_params, response, reward, ...}`.
+"""NeMo Gym rollouts, one per line: `{responses_create_params, response, reward, ...}`.
 
-The response's output holds all turns of the run.
-
-A rollout of `_ng_task_index` is a trial of that task. A run that its limit of tokens or of steps
-ended stopped within its last turn. A run may end with calls that are judged and not answered. Lines
-of the file of failures have an error. `is_correct` and the like are metrics.
+The response's output holds all turns of the run. A rollout with `_ng_task_index` is a trial of that
+task. If a limit of tokens or steps ended a run, its last turn is cut off. A run may end with calls
+that are judged but have no results. Lines in the file of failures have an error. Fields such as
+`is_correct` are metrics.
 """
 
 from typing import Any
@@ -38,7 +37,10 @@ _MORE = (
 
 
 class NemoGymSource(RecordSource):
-    """A file of rollouts or a folder of them: the agent's reference is the agent."""
+    """A reader of a file of NeMo Gym rollouts, or of a folder of such files.
+
+    The name in `agent_ref` is the agent.
+    """
 
     name = "nemo_gym"
     looks_like = "NeMo Gym rollouts with responses_create_params, response and reward"
@@ -101,8 +103,8 @@ class NemoGymSource(RecordSource):
 def _turns(response: Record) -> list[Any]:
     """Return the turns of a run.
 
-    If each step's whole context is recorded (transitions), the last one says everything, or it is
-    damage.
+    If each step is recorded with its whole context (transitions), the last step contains all turns.
+    If it does not, an item of damage is added.
     """
     output = elements(response.get("output"))
     if not output or not all(isinstance(step, list) for step in output):
@@ -113,9 +115,9 @@ def _turns(response: Record) -> list[Any]:
 
 
 def _task(record: Record, location: RecordLocation) -> str | None:
-    """Return a rollout's task.
+    """Return the task of a rollout.
 
-    Its number counts the tasks of one input, so the file's name goes with it.
+    The task index is unique only within one input, so the file's name is put in front.
     """
     index = scalar(record.get("_ng_task_index"))
     return (

@@ -1,6 +1,6 @@
 """Results of omniagents evaluations: `{results: [{passed, history, ...}]}`.
 
-A result is a session, and the runs of one prompt are trials. A result's `measures` (`{passed,
+A result is a session, and the runs of one prompt are its trials. A result's `measures` (`{passed,
 reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not passed.
 """
 
@@ -37,7 +37,10 @@ _TAKEN = {
 
 
 class OmniagentsEvalSource(RecordSource):
-    """A file of results, or a folder of them (a run each)."""
+    """A reader of a file of results, or of a folder of such files.
+
+    Each file is one run of the evaluation.
+    """
 
     name = "omniagents_eval"
     version = 2
@@ -50,9 +53,9 @@ class OmniagentsEvalSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the results, each with the shared fields and the number of its run.
+        """Return the results, each with the shared fields and its run number.
 
-        The runs of each prompt are counted separately.
+        The runs of each prompt are numbered separately.
         """
         shared = chosen(record, _RUN)
         runs: Counter[str | None] = Counter()
@@ -90,8 +93,8 @@ class OmniagentsEvalSource(RecordSource):
 def _task(result: Record) -> str | None:
     """Return the task that a result names.
 
-    If the task is a prompt in words, return the sha256 of the prompt: a key must not contain text
-    of a conversation.
+    If the task is only given as a prompt, return the sha256 of the prompt, because a key must not
+    contain text of a conversation.
     """
     named, prompt = text(result.get("task_id")), text(result.get("prompt"))
     return named or (f"prompt:{hash_json(prompt)[:16]}" if prompt else None)

@@ -1,9 +1,9 @@
 """Trajectories of SWE-agent (`.traj`) and mini-swe-agent (`.traj.json`), one per file.
 
-A trajectory is `{trajectory, history, info{exit_status, submission, model_stats}}`. mini-swe-
-agent's have `messages` instead of `history`. They have no verdict; a measure has to provide one. A
-submitted run ends on the call that submitted it. Demonstrations in `history` are left out and
-counted. The messages of a second agent are a separate session that names its parent.
+A trajectory is `{trajectory, history, info{exit_status, submission, model_stats}}`. Trajectories of
+mini-swe-agent have `messages` instead of `history`. They have no verdict; a measure has to provide
+one. A submitted run ends with the call that submitted it. Demonstrations in `history` are left out
+and counted. The messages of a second agent are a separate session that names its parent.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -25,7 +25,10 @@ _STATS = ("tokens_sent", "tokens_received", "api_calls")
 
 
 class SWEAgentSource(FileSource):
-    """A folder of trajectories: a run's folder is the agent, the instance is the task."""
+    """A reader of a folder of SWE-agent trajectories.
+
+    The folder of a run is the agent, and the instance is the task.
+    """
 
     name = "swe_agent"
     looks_like = "trajectories (.traj) with history and info, or with messages (mini-swe-agent)"
@@ -87,7 +90,7 @@ class SWEAgentSource(FileSource):
                 message
                 for message in shown
                 if not (isinstance(message, dict) and message.get("role") == "exit")
-            ]  # says the status again
+            ]  # the exit message only repeats the status
             main = agent_index == 0
             used = [
                 chosen(stats, _STATS),
@@ -117,7 +120,7 @@ class SWEAgentSource(FileSource):
 
 
 def _message(message: object) -> object:
-    """Return a message without copies of its content, but with the stop reason."""
+    """Return a message without the copies in `extra`, but with its stop reason."""
     if not isinstance(message, dict):
         return message
     response = section(message, "extra", "response")

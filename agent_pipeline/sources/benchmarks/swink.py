@@ -1,6 +1,6 @@
 """Results of swink-agent-eval: `results/<set>/<timestamp>.json`, an `EvalSetResult` per run.
 
-The prompts are in `sets/<set>.json`, by case. One run has each case once: the runs of a set are one
+The prompts are in `sets/<set>.json`, by case. A run plays each case once. The runs of a set are one
 partition, in which a case is the task and a run's timestamp is the trial. Newer results contain the
 prompts themselves. The summary-only report (`schema_version`) contains no conversation.
 """
@@ -26,7 +26,10 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 
 
 class SwinkSource(RecordSource):
-    """A reader of results: the set is the project, the model is the agent."""
+    """A reader of swink-agent-eval results.
+
+    The set is the project, and the model is the agent.
+    """
 
     name = "swink_eval"
     version = 3
@@ -34,7 +37,7 @@ class SwinkSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """Results, the summary of one, or the set of cases that belongs to them."""
+        """Return whether a record is a result, a summary of results, or a set of cases."""
         if "eval_set_id" in record or "schema_version" in record:
             return isinstance(
                 record.get("case_results" if "eval_set_id" in record else "cases"), list
@@ -84,7 +87,7 @@ class SwinkSource(RecordSource):
                 text(metric.get("evaluator_name")) or "",
                 number(section(metric, "score").get("value")),
             )
-            if value is not None:  # two evaluators may have one name
+            if value is not None:  # two evaluators may have the same name
                 scores[f"{name} ({len(scores) + 1})" if name in scores else name] = value
         failed = [
             message.get("error_message")
@@ -115,12 +118,18 @@ class SwinkSource(RecordSource):
         }
 
     def sidecars(self) -> list[Path]:
-        """Return the sets that belong to a single file of results; those of a store lie in it."""
+        """Return the set files that belong to a store that is a single file of results.
+
+        In a folder, the set files are part of the store.
+        """
         sets = _sets_of(self.path)
         return files_of(sets) if self.path.is_file() and sets.is_dir() else []
 
     def _case(self, record: Record, location: RecordLocation) -> Record:
-        """Return the case that a result is of: the result itself, if it carries its prompts."""
+        """Return the case of a result.
+
+        If the result contains its prompts, the result itself is returned.
+        """
         if record.get("user_messages"):
             return record
         cases = objects(
@@ -141,15 +150,14 @@ class SwinkSource(RecordSource):
 
 
 def _sets_of(results: Path) -> Path:
-    """Return the folder `sets` beside the folder `results` that a file lies in."""
+    """Return the folder `sets` next to the folder `results` that contains a file."""
     return results.resolve().parent.parent.parent / "sets"
 
 
 def _prompts(case: Record) -> Iterator[object]:
     """Yield the prompts of a case.
 
-    If the prompts are unknown, yield an item of damage, because answers would stand without their
-    question.
+    If the prompts are unknown, yield an item of damage, because the answers would have no request.
     """
     if not elements(case.get("user_messages")):
         yield mark_cut_text("prompts")

@@ -1,9 +1,9 @@
 """Results of tau2-bench: one file of `{info, tasks, simulations}`, or a file per simulation.
 
-The files are in `simulations/` next to `results.json`. The user has tools too, which the agent
-never sees. The user's calls and results are left out and counted. The file holds the agent's
-policy, but not the prompt around it, so the policy is in the context. Voice runs have ticks instead
-of messages, and are damage.
+Files of single simulations are in `simulations/` next to `results.json`. The user has tools too,
+but the agent never sees them, so the user's calls and results are left out and counted. The file
+contains the agent's policy, but not the prompt around it, so the policy is stored in the context.
+Voice runs have ticks instead of messages and count as damage.
 """
 
 from collections import Counter
@@ -27,7 +27,10 @@ _BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
 
 
 class Tau2Source(RecordSource):
-    """A file or folder of results: the domain is the project, the agent's model the agent."""
+    """A reader of a file or folder of tau2-bench results.
+
+    The domain is the project, and the agent's model is the agent.
+    """
 
     name = "tau2_bench"
     version = 2
@@ -85,7 +88,7 @@ class Tau2Source(RecordSource):
         }
 
     def _info(self, record: Record, location: RecordLocation) -> Record:
-        """Return what the results say of all simulations."""
+        """Return the information that the results share for all simulations."""
         if "of" in record:
             return section(record, "of")
         return section(
@@ -100,7 +103,7 @@ class Tau2Source(RecordSource):
 def _seen_by_agent(messages: list[object], left_out: Counter[str]) -> Iterator[object]:
     """Yield the messages without the user's own calls, which the agent never sees.
 
-    The greeting, which no model wrote, is not trained.
+    A greeting of the assistant at the beginning is not trained, because no model wrote it.
     """
     for message_index, recorded in enumerate(messages):
         if not isinstance(recorded, dict):
@@ -117,7 +120,7 @@ def _seen_by_agent(messages: list[object], left_out: Counter[str]) -> Iterator[o
             reason = stop_reason(section(recorded, "raw_data"))
             message = {
                 name: value for name, value in recorded.items() if name != "raw_data"
-            }  # a copy of the API's response
+            }  # raw_data is a copy of the API's response
             message |= (
                 {"finish_reason": reason} if reason and recorded.get("role") == "assistant" else {}
             )

@@ -1,8 +1,8 @@
 """tau-bench results: a list of `{task_id, trial, reward, info, traj}` with OpenAI messages.
 
-The tools are not in the file (`agents."project/agent".tools` may name a file of them). A run that
-broke says so in `info.error`. A run ends when the user says so, or with the tool that hands the
-user over to a person.
+The tools are not in the file (`agents."project/agent".tools` may name a file of tools). A run that
+broke has an `info.error`. A run ends when the user ends it, or with the tool that transfers the
+user to a person.
 """
 
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, objects, scalar, section
@@ -13,7 +13,10 @@ _ENDING_TOOLS = ("transfer_to_human_agents",)
 
 
 class TauBenchSource(RecordSource):
-    """A file of results, or a folder of them (an agent each)."""
+    """A reader of a file of tau-bench results, or of a folder of such files.
+
+    In a folder, each file is an agent.
+    """
 
     name = "tau_bench"
     looks_like = "a JSON list of results with task_id, reward and traj"

@@ -1,9 +1,9 @@
 """Answers of ToolBench, one per file.
 
 An answer is `{win, answer_generation{query, function, train_messages, final_answer, finish_type}}`.
-`train_messages` are the prompts of the chosen chain, each longer than the one before: the last
-prompt is the conversation. The other chains of the search tree are left out. An answer without a
-finished chain has only its query. A run ends with a call of `Finish`, which nothing answers.
+`train_messages` are the prompts of the chosen chain. Each prompt extends the previous one, so the
+last prompt is the conversation. The other chains of the search tree are left out. An answer without
+a finished chain has only its query. A run ends with a call of `Finish`, which has no result.
 """
 
 from typing import Any
@@ -19,7 +19,10 @@ _CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
 
 
 class ToolBenchSource(RecordSource):
-    """A folder of answers, by group (`G1_answer`) and `<query>_<method>.json`."""
+    """A reader of a folder of ToolBench answers.
+
+    The files are grouped in folders (`G1_answer`) and named `<query>_<method>.json`.
+    """
 
     name = "toolbench"
     looks_like = "answers of ToolBench with win and answer_generation"

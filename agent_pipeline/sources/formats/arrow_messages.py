@@ -1,13 +1,4 @@
-"""How large the messages of an Arrow file are once they are unpacked.
-
-Arrow's buffers may be packed with LZ4 or Zstandard. Each packed buffer begins with its unpacked
-size, which Arrow reserves at once. The sizes are read here before Arrow reads the file. A message
-is a Flatbuffers table, of which only these fields are looked at:
-
-    Message     1: kind of header, 2: header (a record batch, or a dictionary with one in it)
-    RecordBatch 2: buffers (offset and length in the body), 3: compression
-    Dictionary  1: record batch
-"""
+"""Sizes of the messages of an Arrow file after they are unpacked."""
 
 import struct
 from collections.abc import Iterator
@@ -23,11 +14,11 @@ def unpacked_sizes(path: Path, is_file: bool) -> Iterator[int]:
     """Yield the size in bytes of each message of an Arrow file or stream after it is unpacked.
 
     Raises:
-        pa.ArrowException: the file is damaged.
-        ValueError: a message is damaged.
+        pa.ArrowException: The file is damaged.
+        ValueError: A message is damaged.
     """
     with pa.OSFile(str(path)) as file:
-        if is_file:  # after the magic bytes, a file is a stream
+        if is_file:  # a file is a stream after its magic bytes
             file.seek(_MAGIC_BYTES)
         for message in pa.ipc.MessageReader.open_stream(file):
             if message.body is not None:
@@ -58,7 +49,7 @@ def _unpacked_buffers(batch: "_Table", body: pa.Buffer) -> Iterator[int]:
         offset, length = struct.unpack_from("<qq", batch.data, vector + 4 + 16 * index)
         if length >= 8:
             (unpacked,) = struct.unpack_from("<q", content, offset)
-            yield length if unpacked < 0 else unpacked  # -1: this buffer is not packed
+            yield length if unpacked < 0 else unpacked  # -1 means that this buffer is not packed
 
 
 class _Table:
@@ -70,7 +61,7 @@ class _Table:
         self._fields = begin - offset
 
     def field_offset(self, field: int) -> int:
-        """Return the offset of a field in `data`; 0 if the table lacks the field."""
+        """Return the offset of a field in `data`, or 0 if the table does not have the field."""
         (size,) = struct.unpack_from("<H", self.data, self._fields)
         if 4 + 2 * field >= size:
             return 0
@@ -78,7 +69,7 @@ class _Table:
         return self._begin + offset if offset else 0
 
     def table(self, field: int) -> "_Table | None":
-        """Return the table in a field; None if this table lacks it."""
+        """Return the table in a field, or None if this table does not have the field."""
         slot = self.field_offset(field)
         return _Table(self.data, _pointer(self.data, slot)) if slot else None
 

@@ -1,6 +1,6 @@
-"""Files of messages without a record around them.
+"""Files that contain only messages, without records around them.
 
-A list of messages is a conversation, and so is a file whose records are messages.
+A list of messages is a conversation. A file whose records are messages is also a conversation.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _MESSAGES = "messages"
 
 
 class BareMessagesSource(FileSource):
-    """A reader of files that hold only messages.
+    """A reader of files that contain only messages.
 
     A file holds a list of messages, several lists (as lines or in a list), or one message per line.
     """
@@ -36,16 +36,16 @@ class BareMessagesSource(FileSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Return True: everything in a file of messages belongs to the conversation.
+        """Return True, because everything in a file of messages belongs to the conversation.
 
         A record that is not a message counts as damage.
         """
         return True
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, object]]:
-        """Return the records of a file that holds messages.
+        """Return the records of a file of messages.
 
-        In a folder, other files are left out with a note.
+        In a folder, files of other kinds are left out with a note.
         """
         return super()._records_in(path, torn) if self._is_mine(path) else ()
 

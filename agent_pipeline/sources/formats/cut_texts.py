@@ -1,7 +1,8 @@
 """Detection of texts that a logger or an exporter has cut off or blacked out.
 
 The agent saw the whole text, so training on an answer to a cut text teaches a model to make things
-up. A tool's own note that its output is too long is not such a cut, because the agent saw the note.
+up. A tool's own note that its output is too long does not count as a cut, because the agent saw the
+note.
 """
 
 import re
@@ -18,7 +19,9 @@ _FIELDS = (
     "|model|system|system_instruction|config|object|kwargs|block_type|kind|prompt|functionCall|function_call|toolCallId|finish_reason"
 )
 _JSON_OF_MESSAGES = re.compile(rf'\s*(?:\[\s*)*\{{\s*"(?:(?:{_FIELDS})"\s*(?::|$)|\w*$)')
-"""How JSON of messages, of blocks and of a model's request or response begins."""
+"""Pattern for the beginning of JSON that holds messages, blocks, or a model's request or
+response.
+"""
 
 _NOTES = re.compile(
     r"\(litellm_truncated (?:skipped )?\d+ chars"
@@ -42,20 +45,22 @@ _WHOLE = {
     "[content redacted]",
     "[langsmith secret]",
 }
-"""What stands for a whole text, in small letters: LiteLLM, OpenInference (Phoenix, Arize), MLflow,
-Claude Code's telemetry, Sentry.
+"""Lower-case placeholders that replace a whole text. They come from LiteLLM, OpenInference
+(Phoenix, Arize), MLflow, Claude Code's telemetry and Sentry.
 """
 
 _OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
-"""Those of them that nobody else writes."""
+"""The placeholders that only exporters write."""
 
 _SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
-"""Logfire's note in place of a whole text."""
+"""Logfire's note that replaces a whole text."""
 
 _NOT_WRITTEN = re.compile(
     r"<(?:not serializable|unserializable|non-serializable)[^<>]{0,80}>", re.IGNORECASE
 )
-"""What serializers of Langfuse, the ADK and others write for a value that they cannot write."""
+"""Placeholders that serializers (Langfuse, the ADK and others) write for values that they cannot
+serialize.
+"""
 _OBJECT = re.compile(
     r"\s*\[?\s*(?:"
     r"[A-Z]\w*\((?:content|role|id|messages|parts|choices|text|output|type|tool_calls|contents|candidates|model|generations|lc)="
@@ -66,9 +71,11 @@ _OBJECT = re.compile(
     r"|input|id|choices|name|tool_calls|candidates)': )",
     re.DOTALL,
 )
-"""How Python prints messages, which some loggers keep instead of them."""
+"""Pattern for the beginning of Python's printed form of messages, which some loggers store instead
+of the messages.
+"""
 MEDIA = re.compile(r"@@@langfuseMedia:type=(\w+)[^@]*@@@")
-"""What Langfuse writes for a picture, a sound or a file in a text."""
+"""Langfuse's placeholder for a picture, a sound or a file in a text."""
 
 _ENDS = re.compile(
     r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$",
@@ -83,22 +90,18 @@ _LIMITS = frozenset({
     128_000, 131_072, 200_000, 250_000, 256_000, 262_144, 500_000, 512_000, 524_288,
     1_000_000, 1_048_576,
 })  # fmt: skip
-"""The limits of a text's length that exporters and stores are set to (in characters, or in
-bytes).
-"""
+"""Usual limits that exporters and stores set on the length of a text, in characters or bytes."""
 
 _SURE_LIMIT = 1_000
-"""A text of exactly a limit of this size or more that stops within a sentence is cut. Shorter texts
-may be so long by chance.
+"""Smallest limit that counts as certain. A text of exactly such a length that stops within a
+sentence was cut. A shorter text may have its length by chance.
 """
 
 _SENTENCE_ENDS = tuple(".!?:;…\"'`)]}>*|\n。！？」】")
 
 
 def is_cut_json(text: str, is_json: bool = False) -> bool:
-    """Check whether a text begins as JSON of messages or blocks but is not JSON.
-
-    The end of such a text is missing.
+    """Return whether a text begins as JSON of messages or blocks, but its end is missing.
 
     Args:
         text: The content of an attribute or a field.
@@ -111,20 +114,20 @@ def is_cut_json(text: str, is_json: bool = False) -> bool:
 
 
 def has_cut_mark(text: str) -> bool:
-    """Check whether a text contains, or consists of, an exporter's note."""
+    """Return whether a text contains an exporter's note that text was cut or hidden."""
     return _NOTES.search(text) is not None or stands_for_a_text(text)
 
 
 def has_exporter_note(text: str) -> bool:
-    """Check whether a text has a note that only an exporter writes.
+    """Return whether a text contains a note that only an exporter writes.
 
-    Such a note is recognized wherever the text was copied afterwards.
+    Such a note is recognized even if the text was copied to another place.
     """
     return _NOTES.search(text) is not None or text.strip().lower() in _OF_EXPORTERS
 
 
 def stands_for_a_text(text: str) -> bool:
-    """Check whether a text is only an exporter's note that it has hidden a text."""
+    """Return whether a text is only an exporter's note that it has hidden a text."""
     if len(text) > 100:
         return False
     words = text.strip()
@@ -133,7 +136,7 @@ def stands_for_a_text(text: str) -> bool:
 
 
 def is_printed_object(text: str) -> bool:
-    """Check whether a text is how Python prints messages or a response.
+    """Return whether a text is Python's printed form of messages or of a response.
 
     Such a text cannot be read reliably.
     """
@@ -144,9 +147,9 @@ def is_printed_object(text: str) -> bool:
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
-    """Return how many texts of a platform's conversation its exporter cut or hid.
+    """Count the texts of a platform's conversation that its exporter cut or hid.
 
-    A cut text is recognized by the exporter's notes, and by a limit of length.
+    A cut text is recognized by the exporter's notes, or because its length is a limit.
     """
     limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
     texts = [
@@ -157,22 +160,22 @@ def cut_texts_in(items: Sequence[Item]) -> int:
     limits |= _limits_met(texts)
     silent = sum(
         item.kind == "message" and item.role == "user" and not item.text.strip() for item in items
-    )  # contents not captured
+    )  # an empty user message means that the exporter did not record contents
     return sum(_is_cut(item, limits) for item in texts) + silent
 
 
 def _is_cut(item: Item, limits: set[int]) -> bool:
-    """Check whether an exporter cut or hid the text of an item."""
+    """Return whether an exporter cut or hid the text of an item."""
     text = item.text
     if has_cut_mark(text) or not limits.isdisjoint(_lengths(text)):
         return True
-    if item.kind == "function_call_output":  # a tool may say itself that its output was too long
+    if item.kind == "function_call_output":  # a tool itself may state that its output was too long
         return False
     return _ENDS.search(text[-100:]) is not None or _is_cut_with_ellipsis(text)
 
 
 def _is_cut_with_ellipsis(text: str) -> bool:
-    """Check whether a text ends with an ellipsis at a known limit of length."""
+    """Return whether a text ends with an ellipsis at a known limit of length."""
     end = next((end for end in _ELLIPSES if text.endswith(end)), None)
     return end is not None and not _LIMITS.isdisjoint(
         {*_lengths(text), *_lengths(text.removesuffix(end))}
@@ -180,10 +183,10 @@ def _is_cut_with_ellipsis(text: str) -> bool:
 
 
 def _limits_met(texts: Iterable[Item]) -> set[int]:
-    """Return the limits that cut texts of a conversation.
+    """Return the length limits that cut texts of a conversation.
 
-    A limit counts if one long text, or two short texts, of exactly this length stop within a
-    sentence. Tool results show no limit, because many tools cut their own output at a limit.
+    A limit counts if one long text, or two short texts, have exactly this length and stop within a
+    sentence. Tool results do not count, because many tools cut their own output at a limit.
     """
     stopped: dict[int, set[str]] = {}
     for item in texts:
@@ -199,7 +202,7 @@ def _limits_met(texts: Iterable[Item]) -> set[int]:
 
 
 def _lengths(text: str) -> set[int]:
-    """Return the length of a text in characters and in bytes."""
+    """Return the length of a text in characters and in bytes (UTF-8)."""
     return (
         {len(text)} if text.isascii() else {len(text), len(text.encode("utf-8", "surrogatepass"))}
     )

@@ -1,9 +1,9 @@
 """SQLite databases of tracing platforms, read as records.
 
-SQLite writes each trace as the JSON that the platform's own export has. A database is opened read-
-only, with one snapshot per trace, so a server that writes to the database is not disturbed. The
-columns and tables differ between versions of a platform and are looked up first. A column that a
-version lacks is null.
+An SQL query returns each trace as JSON in the form of the platform's own export. A database is
+opened read-only, with one snapshot per trace, so a server that writes to the database is not
+disturbed. The columns and tables differ between versions of a platform, so they are looked up
+first. A column that a version does not have is null.
 """
 
 import sqlite3
@@ -61,16 +61,18 @@ _PHOENIX_ANNOTATIONS = {
     "project_session_annotations": "project_session_id = t.project_session_rowid AND s.parent_id "
     "IS NULL",
 }
-"""What is said of a trace or a session is said of the root span."""
+"""Conditions that select the annotations of a span, by table. Annotations of a trace or a session
+belong to the root span.
+"""
 
 
 class Traces:
-    """The traces of a database, one JSON text per trace, by row id.
+    """The traces of a database: one JSON text per trace, by row id.
 
     Row ids are used because the order of traces changes while a server writes.
 
     Raises:
-        StoreError: the file is not a platform's database, or cannot be read.
+        StoreError: The file is not a platform's database, or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,4 +132,6 @@ _PLATFORMS: dict[tuple[str, ...], Callable[[sqlite3.Connection], tuple[str, str]
     ("experiments", "trace_info", "trace_tags", "trace_request_metadata", "spans"): _mlflow,
     ("projects", "traces", "spans", "span_annotations"): _phoenix,
 }
-"""By the tables that a platform's database has."""
+"""Functions that return a platform's queries, by the tables that identify the platform's
+database.
+"""

@@ -1,4 +1,7 @@
-"""The first records of a file, by which readers recognize their files."""
+"""The first records of a file.
+
+Readers use them to recognize their files.
+"""
 
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +21,7 @@ def sampled(path: Path) -> tuple[Kind | None, list[object]]:
     The result is cached, because every reader inspects the same file during detection.
 
     Raises:
-        StoreError: the file cannot be opened.
+        StoreError: The file cannot be opened.
     """
     try:
         stat = path.stat()
@@ -29,11 +32,11 @@ def sampled(path: Path) -> tuple[Kind | None, list[object]]:
 
 @lru_cache(maxsize=8)
 def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
-    """Return the kind of a file, and its first records; none if the file cannot be read."""
+    """Return the kind of a file, and its first records (an empty list if they cannot be read)."""
     kind = kind_of(path)
     try:
         return kind, [
             record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)
         ] if kind else []
-    except StoreError:  # whoever reads the store will say what is wrong
+    except StoreError:  # the error is reported when the store is read
         return kind, []

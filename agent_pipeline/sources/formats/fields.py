@@ -1,8 +1,8 @@
-"""Fields of records as people write them.
+"""Functions that read fields of records.
 
-The fields are JSON, verdicts, times, numbers, token counts and tool schemas. JSON is read as stores
-really hold it: NaN, control characters, half emoji and bytes that are not UTF-8 are accepted, and
-repair deals with them.
+They read JSON, verdicts, times, numbers, token counts and tool schemas. JSON is accepted as stores
+really contain it: with NaN, control characters, unpaired surrogates and bytes that are not UTF-8.
+Repair deals with these later.
 """
 
 import json
@@ -37,7 +37,7 @@ _VERDICTS = ("judgment", "passed", "win", "reward", "utility", "score", "verdict
 
 
 class RepeatedKeyError(ValueError):
-    """An object of a JSON text has one key twice, so nobody knows which value was meant."""
+    """Raised if an object in a JSON text has a key twice, so that its value is ambiguous."""
 
 
 def parsed(raw: object) -> Any:
@@ -47,9 +47,9 @@ def parsed(raw: object) -> Any:
     unchanged.
 
     Raises:
-        RepeatedKeyError: an object in the text has a key twice.
-        ValueError: the text is not JSON.
-        TooLargeError: the value would need too much memory.
+        RepeatedKeyError: An object in the text has a key twice.
+        ValueError: The text is not JSON.
+        TooLargeError: The value would need too much memory.
     """
     if not isinstance(raw, _JSON):
         return raw
@@ -68,16 +68,16 @@ def parsed(raw: object) -> Any:
 def _keys_in(raw: bytes) -> int:
     """Count the keys of a JSON text.
 
-    Text that looks like a key is counted too, and is written the same way again. Parsing drops one
-    of two equal keys, so the count then differs.
+    Text inside strings that looks like a key is counted too. Parsing keeps only one of two equal
+    keys, so a text with a repeated key has more keys than its parsed value.
     """
     return raw.count(b'":') + raw.count(b'" :')
 
 
 def _refuse_repeated_keys(raw: Any) -> Any:
-    """Return the value of a JSON text as Python's own parser reads it.
+    """Parse a JSON text with Python's own parser, which refuses repeated keys here.
 
-    Python's parser accepts more than msgspec does, and is slower.
+    Python's parser accepts more than msgspec does, but it is slower.
     """
 
     def object_of(pairs: list[tuple[str, object]]) -> Record:
@@ -99,7 +99,7 @@ def _refuse_repeated_keys(raw: Any) -> Any:
 
 
 def parsed_object(raw: object) -> Record | None:
-    """Return the JSON object in a text; None if the text holds anything else."""
+    """Return the JSON object in a text, or None if the text holds anything else."""
     try:
         value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
     except ValueError:
@@ -108,7 +108,7 @@ def parsed_object(raw: object) -> Record | None:
 
 
 def decoded(value: object) -> Any:
-    """Return the JSON object or list that a text holds; any other value unchanged."""
+    """Return the JSON object or list that a text holds. Return any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parsed(value.encode("utf-8", "surrogateescape"))
@@ -118,7 +118,10 @@ def decoded(value: object) -> Any:
 
 
 def decoded_text(value: object) -> Any:
-    """Return the value of a JSON text; a text in quotes is decoded too."""
+    """Return the value of a JSON text.
+
+    A JSON string (a text in quotes) is decoded too.
+    """
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
     inner = decoded(f"[{value}]") if quoted else None
     return (
@@ -129,15 +132,18 @@ def decoded_text(value: object) -> Any:
 
 
 def decoded_object(value: object) -> Record:
-    """Return an object, or the object in a JSON text; an empty object for any other value."""
+    """Return an object, or the object in a JSON text.
+
+    The result is an empty object for any other value.
+    """
     value = decoded(value)
     return value if isinstance(value, dict) else {}
 
 
 def number(value: object) -> float | None:
-    """Return a finite number; None for any other value.
+    """Return a finite number, or None for any other value.
 
-    NaN means unknown, and unknown is not zero.
+    NaN means unknown, which is not the same as zero.
     """
     return (
         float(value)
@@ -149,7 +155,7 @@ def number(value: object) -> float | None:
 def verdict(value: object) -> tuple[float | None, str | None]:
     """Return the score and the judgment of a verdict.
 
-    A verdict is a bool, a word or a number. Of the numbers, only 1 and 0 decide the judgment.
+    A verdict is a boolean, a word or a number. Only the numbers 1 and 0 give a judgment.
     """
     score = _WORDS.get(value.strip().lower()) if isinstance(value, str) else number(value)
     return (
@@ -165,18 +171,18 @@ def verdict(value: object) -> tuple[float | None, str | None]:
 
 
 def judged(name: str, value: object) -> Record:
-    """Return the fields of a session that has one measure of a benchmark.
+    """Return the session fields for one measure of a benchmark.
 
-    The fields are the score, the judgment, and the metric with the name of the measure.
+    The fields are the score, the judgment, and a metric named after the measure.
     """
     score, judgment = verdict(value)
     return {"score": score, "judgment": judgment, "scores": {name: score}}
 
 
 def verdict_in(words: Iterable[object]) -> str | None:
-    """Return the judgment that words express by themselves, if all of them agree.
+    """Return the judgment that words like `good` or `fail` express, if all of them agree.
 
-    Words like `good` and `fail` count, whatever was measured. `yes` and `true` do not.
+    The words `yes` and `true` do not count, because their meaning depends on the question.
     """
     judgments = {
         verdict(word)[1]
@@ -189,9 +195,9 @@ def verdict_in(words: Iterable[object]) -> str | None:
 def plain_verdict(record: Mapping[str, object]) -> tuple[float | None, str | None]:
     """Return the score and the judgment of a plain record.
 
-    The score is the first number among the usual fields of verdicts, and the judgment is the first
-    value that decides. A number called `score` decides nothing here: 1 may be the worst of 5, and
-    the settings define its scale.
+    The score is the first number among the usual fields of verdicts. The judgment is the first
+    value that gives one. A number in the field `score` gives no judgment: 1 may be the worst grade
+    of 5, and the settings define its scale.
     """
     values = {name: record[name] for name in _VERDICTS if record.get(name) is not None}
     scores = (
@@ -210,18 +216,18 @@ def plain_verdict(record: Mapping[str, object]) -> tuple[float | None, str | Non
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
-    """Return the mean of scores; None if there are no scores.
+    """Return the mean of scores, or None if there are no scores.
 
-    All scores must point upwards, as the metrics of one benchmark do.
+    A higher value of each score must be better, as it is for the metrics of one benchmark.
     """
     return sum(scores.values()) / len(scores) if scores else None
 
 
 def when(value: object) -> datetime | None:
-    """Return a time in UTC; None if the value is not a time.
+    """Return a time in UTC, or None if the value is not a time.
 
-    A time is a datetime, an ISO text (SQLite's texts have no zone and mean UTC), or seconds or any
-    finer unit since 1970, as a number or as text.
+    A time is a datetime, an ISO text (a text without a time zone is in UTC), or a number of seconds
+    or a finer unit since 1970. The number may also be a text.
     """
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -240,7 +246,7 @@ def when(value: object) -> datetime | None:
 
 
 def function_tools(raw: object) -> tuple[list[Tool], int]:
-    """Return tool schemas as OpenAI function tools, and the number of entries that are no schema.
+    """Return tool schemas as OpenAI function tools, and the number of invalid entries.
 
     Bare functions and Anthropic's schemas are wrapped. A text is parsed as JSON.
     """
@@ -260,9 +266,9 @@ def function_tools(raw: object) -> tuple[list[Tool], int]:
 
 
 def counts(usages: Iterable[object]) -> dict[str, int]:
-    """Return the sum of the token counts of several calls, by name.
+    """Return the token counts of several calls, summed by name.
 
-    The count of a part is named `whole.part`.
+    A nested count is named `whole.part`.
     """
     total: dict[str, int] = {}
     for usage in usages:
@@ -272,7 +278,7 @@ def counts(usages: Iterable[object]) -> dict[str, int]:
 
 
 def error_text(error: object) -> str | None:
-    """Return the message of an error; None if there is no error.
+    """Return the message of an error, or None if there is no error.
 
     An error is a text, or an object with a message or a type.
     """
@@ -285,19 +291,22 @@ def error_text(error: object) -> str | None:
 
 
 def section(record: object, *names: str) -> Record:
-    """Return the object inside a record at a path of names; an empty object if there is none."""
+    """Return the object inside a record at a path of names.
+
+    The result is an empty object if there is no such object.
+    """
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, dict) else {}
 
 
 def elements(value: object) -> list[Any]:
-    """Return a list unchanged; an empty list for any other value."""
+    """Return a list unchanged, or an empty list for any other value."""
     return value if isinstance(value, list) else []
 
 
 def objects(value: object) -> list[Record]:
-    """Return the objects in a list; an empty list for any other value."""
+    """Return the objects in a list, or an empty list for any other value."""
     return (
         [element for element in value if isinstance(element, dict)]
         if isinstance(value, list)
@@ -328,9 +337,9 @@ def first_text(record: Mapping[str, object], *names: str) -> str | None:
 
 
 def scalar(value: Any) -> str | None:
-    """Return a text unchanged, and a whole number as text; None for any other value.
+    """Return a text unchanged, or a whole number as text.
 
-    A whole number that a table holds as 3.0 becomes "3".
+    The result is None for any other value. A whole number that a table holds as 3.0 becomes "3".
     """
     if isinstance(value, str):
         return value
@@ -340,15 +349,18 @@ def scalar(value: Any) -> str | None:
 
 
 def text(value: object) -> str | None:
-    """Return a name or an id: text that is not blank, or a whole number as text."""
+    """Return a name or an id as text, or None.
+
+    A text that is not blank and a whole number count.
+    """
     words = scalar(value)
     return clean_text(words) if words is not None and words.strip() else None
 
 
 def clean_text(value: object) -> str | None:
-    """Return a value as text that can be written as UTF-8; None for None and for empty text.
+    """Return a value as text that can be encoded as UTF-8, or None if it is None or empty.
 
-    Characters that cannot be written become escapes.
+    Characters that cannot be encoded become escapes.
     """
     if value is None or value == "":
         return None
@@ -366,7 +378,10 @@ def _numbers(usage: object, depth: int = 3) -> Iterable[tuple[str, int]]:
 
 
 def _declared(entry: object) -> list[object]:
-    """Return the functions that a tool of Gemini's declares; any other entry in a list."""
+    """Return the function declarations in a tool of Gemini's.
+
+    Any other entry is returned as a list with one element.
+    """
     names = ("function_declarations", "functionDeclarations")
     declared = next(
         (
@@ -380,7 +395,7 @@ def _declared(entry: object) -> list[object]:
 
 
 def _function_tool(raw: Any) -> Tool | None:
-    """Return a schema as an OpenAI function tool; None if the value is no schema."""
+    """Return a schema as an OpenAI function tool, or None if the value is not a schema."""
     function = raw.get("function", raw) if isinstance(raw, dict) else None
     if (
         not isinstance(function, dict)

@@ -1,10 +1,10 @@
 """Base classes of the readers of files.
 
-One pass over a file or a folder makes an index. Then each session is read from the locations of its
-records. A reader defines which records are its own (`accepts`), which session a record belongs to
-(`identify`) and what a session's records mean (`build`, or `fields` if one record is one session).
-Memory holds the index (ids and locations) and the records of one session. A platform's running
-server is read record by record, as files are.
+One pass over a file or a folder creates an index. Each session is then read from the locations of
+its records. A reader defines which records it reads (`accepts`), which session a record belongs to
+(`identify`), and how to build a session from its records (`build`, or `fields` if one record is one
+session). Memory holds the index (ids and locations) and the records of one session. The records of
+a platform's running server are read one by one, in the same way as files.
 """
 
 from collections import Counter
@@ -40,10 +40,10 @@ from agent_pipeline.sources.formats.services import ServerError, Service
 from agent_pipeline.sources.formats.session_fields import new_session
 
 DEFAULT_AGENT = "default"
-"""The agent of a store that names none."""
+"""Agent name for a store that does not name an agent."""
 
 _UNPACKED = 4
-"""What is in so many records that hold several is kept in memory."""
+"""Number of records whose inner records are kept in memory."""
 
 
 class Ident(NamedTuple):
@@ -61,19 +61,24 @@ class Ident(NamedTuple):
 
 Index = dict[PartitionKey, dict[str, list[RecordLocation]]]
 SessionFields = Iterable[tuple[str, Record]]
-"""The ids of sessions, each with the arguments of `new_session` that say what is known of it."""
+"""Pairs of a session id and the arguments of `new_session` for the session."""
 
 
 class FileSource(TraceSource):
-    """A reader of files of records; the module describes how it works."""
+    """A reader of files of records.
+
+    The module's docstring describes how it works.
+    """
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
     merges: ClassVar[bool] = False
-    """Whether groups that name the same session are one session (traces, say); otherwise each gets
-    an id of its own.
+    """True if groups that name the same session are one session, as for traces. Otherwise, each
+    group gets its own session id.
     """
     service: ClassVar[type[Service] | None] = None
-    """What reads such records from a running server, at a URL of `schemes`."""
+    """Reader of the records on a running server, for URLs with one of `schemes`. None if there is
+    no such reader.
+    """
 
     def __init__(self, where: Path | str) -> None:
         self._service = self.service(str(where)) if self.service and "://" in str(where) else None
@@ -81,17 +86,19 @@ class FileSource(TraceSource):
         self._reader = RecordReader()
         self._inside = lru_cache(maxsize=_UNPACKED)(self._records_at)
         self._beside: dict[Path, Record] = {}
-        """What files beside the records say (headers, sets of prompts), once read."""
+        """JSON objects from files next to the records, such as headers and sets of prompts, by
+        path.
+        """
         self._indexed: tuple[str, Index] | None = None
         self._lost: Lost = {}
         self._losses: dict[tuple[str, str], Counter[str]] = {}
-        """What could not be read of a session's files, by project and session id (a session may
-        change its agent).
+        """Counts of records that could not be read, by project and session id. The agent is not
+        part of the key, because a session may change its agent.
         """
 
     @classmethod
     def record_of(cls, value: object) -> Record | None:
-        """Return the record that a value of a file is; None if the reader reads no such value.
+        """Return the record that a value of a file represents, or None.
 
         By default, a record is an object.
         """
@@ -99,39 +106,43 @@ class FileSource(TraceSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """Check whether a record shows that a file is of this reader's kind."""
+        """Return whether a record shows that a file is of this reader's kind."""
         raise NotImplementedError
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Check whether a record goes into the index.
+        """Return whether a record belongs in the index.
 
-        In a file of this reader's kind, less evidence than `accepts` needs can identify a record.
+        In a file of this reader's kind, a record may be recognized by less evidence than `accepts`
+        needs.
         """
         return cls.accepts(record)
 
     def identify(self, record: Record, location: RecordLocation) -> Ident | None:
-        """Return where a record belongs; None if it belongs to no session."""
+        """Return the session that a record belongs to, or None if it belongs to no session."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
-        """Return the session that records describe, and the sessions that branch off it."""
+        """Return the session that records describe, and the sessions that branch off from it."""
         raise NotImplementedError
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the records inside a record."""
+        """Return the records inside a record. By default, this is only the record itself."""
         return [record]
 
     def loses(self, record: Record) -> bool:
-        """Check whether a record of no session has content that neighbouring sessions now lack."""
+        """Return whether a record without a session has content.
+
+        The sessions of the neighboring records then lack this content, and count as damaged.
+        """
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the group of a whole file; None if only the content shows the group."""
+        """Return the group of a whole file, or None if only the content shows the group."""
         return None
 
     def empty(self, record: Record) -> str | None:
-        """Return the predicate of a note about a record in which `unpack` finds nothing ("is ...").
+        """Return the end of a note for a record in which `unpack` finds nothing ("is ...").
 
         Return None if no note is needed.
         """
@@ -154,8 +165,8 @@ class FileSource(TraceSource):
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
         """Yield every session with its digest.
 
-        A session that a server has not changed since it was last read is fetched only when it is
-        built.
+        A session on a server is fetched only when it is built, unless the server has changed it
+        since the last time.
         """
         if (service := self._service) is None:
             yield from super().stored(key)
@@ -202,7 +213,7 @@ class FileSource(TraceSource):
     def folders_of(self, path: Path) -> tuple[str, ...]:
         """Return the folders between the store and one of its files.
 
-        The result is empty if the store is the file.
+        The result is empty if the store is a single file.
         """
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
 
@@ -213,7 +224,7 @@ class FileSource(TraceSource):
 
         Args:
             path: The file.
-            lost: What is lost if the file cannot be read, for the note.
+            lost: The beginning of a note that says what is missing if the file cannot be read.
             read: The function that reads the file.
         """
         if path not in self._beside:
@@ -226,7 +237,7 @@ class FileSource(TraceSource):
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
-        """Check whether the first records of a file are this reader's."""
+        """Return whether the first records of a file are of this reader's kind."""
         kind, records = sampled(path)
         return kind in cls.kinds and any(
             cls.accepts(record) for record in map(cls.record_of, records) if record is not None
@@ -236,7 +247,7 @@ class FileSource(TraceSource):
         """Return the sessions of a partition, each with the locations of its records.
 
         Raises:
-            PartitionError: the store has no such partition.
+            PartitionError: The store has no such partition.
         """
         index = self._index()
         if key not in index:
@@ -256,7 +267,7 @@ class FileSource(TraceSource):
     def _again(
         self, key: PartitionKey, session_id: str, locations: list[RecordLocation], wanted: str
     ) -> Session:
-        """Build the sessions of records again and return the wanted session."""
+        """Build the sessions of the records again, and return the wanted session."""
         for session in self._built(key, session_id, locations):
             if session.session_id == wanted:
                 return session
@@ -275,14 +286,17 @@ class FileSource(TraceSource):
         return [] if record is None else self.unpack(record)
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, object]]:
-        """Return every record of a file with its location; none if the kind of file is not read."""
+        """Return every record of a file with its location.
+
+        The result is empty if the reader does not read this kind of file.
+        """
         if self._service:
             return self._service.records(path)
         kind = kind_of(path)
         return records(path, self.notes, kind, torn) if kind in self.kinds else ()
 
     def _index(self) -> Index:
-        """Return the index of the store, made again if the store has changed."""
+        """Return the index of the store. It is created again if the store has changed."""
         signature = self.signature()
         if self._indexed is None or self._indexed[0] != signature:
             self._reader.close()
@@ -335,7 +349,7 @@ class FileSource(TraceSource):
                 raise
             except (
                 StoreError
-            ) as error:  # one broken file must not keep a folder of good ones from being read
+            ) as error:  # one broken file must not stop the reading of a folder of good files
                 failures.append(error)
                 add_note(self.notes, str(error))
                 losses.miss()
@@ -379,9 +393,9 @@ class FileSource(TraceSource):
         locations: dict[str | RecordLocation, list[RecordLocation]],
         idents: dict[str | RecordLocation, Ident],
     ) -> Index:
-        """Return the locations of the groups by partition and session id.
+        """Return the locations of the groups' records, by partition and session id.
 
-        The losses of the groups are stored by project and session id, too.
+        The losses of the groups are stored by project and session id.
         """
         index: Index = {}
         self._losses = {}
@@ -419,7 +433,7 @@ class FileSource(TraceSource):
 
 
 class RecordSource(FileSource):
-    """A reader of files in which each record is a session."""
+    """A base class for readers of files in which each record is a session."""
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         """Return the conversation of a record (`history`) and more arguments of `new_session`."""
@@ -427,7 +441,7 @@ class RecordSource(FileSource):
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         for location, record in records:
-            # If the file was replaced in the meantime, the record may be another session's.
+            # If the file was replaced in the meantime, the record may belong to another session.
             ident = self.identify(record, location)
             named = ident and clean_text(ident.session or "")
             if ident is None or (
@@ -438,21 +452,24 @@ class RecordSource(FileSource):
 
 
 def _joined(known: Ident, more: Ident) -> Ident:
-    """Return where two records of a group belong; the first value of each field counts."""
+    """Combine the ids of two records of a group.
+
+    The first value of each field counts.
+    """
     return Ident(*(old or new for old, new in zip(known, more, strict=True)))
 
 
 @lru_cache(maxsize=1024)
 def usable_key(project: str, agent: str) -> PartitionKey:
-    """Return a partition key made from any two names.
+    """Return a valid partition key for any two names.
 
-    A name that must be changed gets a hash, so that two names never become one key.
+    A name that must be changed gets a hash, so that two different names never become the same key.
     """
     return PartitionKey(_usable(project), _usable(agent))
 
 
 def _usable(name: str) -> str:
-    """Return a name that can be part of a partition key."""
+    """Return a name in a form that a partition key allows."""
     try:
         return make_key(name, DEFAULT_AGENT).project
     except PartitionError:

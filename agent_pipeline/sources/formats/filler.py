@@ -1,8 +1,8 @@
-"""Removal of keys without a value that a table has put into objects.
+"""Removal of null keys that a table has added to objects.
 
 A struct column has the keys of all rows, and exports write the missing keys as null. A file that
-`datasets` or pandas made from such a table gives each call the arguments of all tools, and each
-schema the properties of all schemas.
+`datasets` or pandas made from such a table therefore gives each call the arguments of all tools,
+and each schema the properties of all schemas.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,23 +15,23 @@ _MAY_BE_NULL = {"default", "const", "examples", "example"}
 _DEPTH = 40
 
 _Kept = dict[str, set[str]]
-"""By tool, the arguments that may be null."""
+"""Names of the arguments that may be null, by tool."""
 
 
 class _Parameters(NamedTuple):
-    """The names of a tool's arguments, and of those that a call must have."""
+    """The names of a tool's arguments, and the names of its required arguments."""
 
     names: set[str]
     required: set[str]
 
 
 def without_filler(messages: list[object], tools_of: Callable[[], Iterable[Tool]]) -> list[object]:
-    """Return messages whose calls have only their own arguments.
+    """Return messages whose calls have only the arguments of their own tools.
 
-    A null is filler if the schema of the call's tool does not have the key. If there is such a
-    null, nulls of arguments that are not required are filler too: a call usually leaves out such an
-    argument. Without a schema, nulls are filler if calls of several tools have the same keys.
-    Arguments that are a JSON text are never changed.
+    A null argument is filler if the schema of the call's tool does not have it. If there is such an
+    argument, null values of optional arguments are filler too, because a call usually leaves out
+    such an argument. Without a schema, null values are filler if calls of several tools have the
+    same keys. Arguments in the form of a JSON text are never changed.
 
     Args:
         messages: The messages.
@@ -62,13 +62,13 @@ def without_filler(messages: list[object], tools_of: Callable[[], Iterable[Tool]
 def own_schema(schema: object) -> object:
     """Return a JSON schema without keys that are null, because null is not a schema.
 
-    A null that is a default stays if no other key is null.
+    If only defaults and examples are null, the schema stays unchanged.
     """
     return _own_schema(schema, _has_filler(schema), _DEPTH)
 
 
 def _own_schema(value: object, has_filler: bool, depth: int) -> object:
-    """Return a value of a schema without its filler."""
+    """Remove null keys from a value of a schema."""
     if isinstance(value, dict) and depth and has_filler:
         return {
             name: _own_schema(inner, has_filler, depth - 1)
@@ -83,7 +83,7 @@ def _own_schema(value: object, has_filler: bool, depth: int) -> object:
 
 
 def _has_filler(value: object, depth: int = _DEPTH) -> bool:
-    """Check whether a schema has a null that is not a default or an example."""
+    """Return whether a schema has a null that is not a default or an example."""
     if isinstance(value, dict) and depth:
         return any(
             (inner is None and name not in _MAY_BE_NULL)
@@ -108,7 +108,7 @@ def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of a message that have the name and the arguments of a call."""
+    """Return the objects in a message that hold the name and the arguments of a call."""
     parts = [
         part
         for name in ("tool_calls", "content")
@@ -124,14 +124,14 @@ def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_call(part: dict[str, object]) -> bool:
-    """Check whether a part of a message is a tool call."""
+    """Return whether a part of a message is a tool call."""
     return isinstance(part.get("function"), dict) or (
         isinstance(part.get("name"), str) and "role" not in part
     )
 
 
 def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
-    """Return a message whose calls have only their own arguments."""
+    """Return a message whose calls have only the arguments of their own tools."""
     if not _calls_in(message):
         return message
     result = dict(message)
@@ -144,7 +144,10 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
 
 
 def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
-    """Return a part of a message, with only its own arguments if it is a call."""
+    """Return a part of a message.
+
+    If the part is a call, arguments of other tools are removed.
+    """
     if not _is_call(part):
         return part
     if isinstance(part.get("function"), dict):
@@ -153,7 +156,7 @@ def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
 
 
 def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
-    """Return the holder of a call's arguments without filler."""
+    """Remove filler from the arguments of a call."""
     name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
     may_be_null = kept.get(str(holder.get("name")))
     if name is None or may_be_null is None:
@@ -168,7 +171,7 @@ def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
 
 
 def _parameters(tool: Tool) -> _Parameters | None:
-    """Return the arguments of a tool; `None` if it takes any."""
+    """Return the arguments of a tool, or None if the tool accepts any arguments."""
     parameters: Any = tool["function"].get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if (

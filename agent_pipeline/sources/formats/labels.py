@@ -1,8 +1,8 @@
 """Verdicts in a file next to a store of the OpenAI Agents SDK, which stores no verdicts.
 
 The file `x_labels.json` belongs to `x_sessions.db` and `x_traces.jsonl`. It is a list of
-`{"session_id", "task_id", "trial", and a verdict (judgment, passed, reward, score, ...)}`. If an id
-has several rows, the last row counts.
+`{"session_id", "task_id", "trial"}` objects, each with a verdict field (`judgment`, `passed`,
+`reward`, `score`, ...). If an id has several rows, the last row counts.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from agent_pipeline.sources.formats.record_files import records
 
 
 def labels_beside(store: Path) -> list[Path]:
-    """Return the file of labels next to a store; an empty list if there is no such file."""
+    """Return the file of labels next to a store as a list, which is empty if there is no file."""
     path = store.with_name(
         f"{store.stem.removesuffix('_sessions').removesuffix('_traces')}_labels.json"
     )
@@ -23,10 +23,10 @@ def labels_beside(store: Path) -> list[Path]:
 
 
 def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, object]]:
-    """Return the verdict, task and trial by session id, as files of labels state them.
+    """Return the verdict, task and trial of each session id in files of labels.
 
     Raises:
-        StoreError: a file cannot be read. A store with lost verdicts must not pass for a store
+        StoreError: A file cannot be read. A store with lost verdicts must not look like a store
             without verdicts.
     """
     labels: dict[str, dict[str, Any]] = {}

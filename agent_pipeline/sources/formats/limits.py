@@ -1,13 +1,10 @@
-"""How much memory a file of a store may take once it is unpacked.
+"""Limits on the memory that a file of a store may take once it is unpacked.
 
-A file of a few kilobytes can hold gigabytes: a zip packs a thousand equal bytes into one, a table
-names a long text once and repeats it in a million rows, and `[],` in JSON is three bytes on disk
-and seventy in memory. A record may therefore need up to `largest_record_mb`, or `RATIO` times the
-bytes that it has on disk if that is more. What needs more is damage, and is noted.
-
-The default is far above real exports. The longest records that we know (an agent's whole day with
-files in it) have some tens of megabytes of text, and JSON of messages needs two to five times its
-size. No limit refuses a large file only because it is large: its records are what counts.
+A file of a few kilobytes can hold gigabytes. A zip packs a thousand equal bytes into one byte. A
+table can name a long text once and repeat it in a million rows. The JSON text `[],` takes three
+bytes on disk and seventy in memory. A record may therefore need up to `largest_record_mb`, or
+`RATIO` times its bytes on disk if that is more. A record that needs more counts as damage, and a
+note names it.
 """
 
 import zipfile
@@ -20,16 +17,18 @@ from agent_pipeline.errors import StoreError
 SETTING = "largest_record_mb"
 DEFAULT_MB = 256
 RATIO = 16
-"""Real JSON needs at most twelve times its bytes (log probabilities, an object per token)."""
+"""Maximum ratio of memory to bytes on disk. Real JSON needs at most twelve times its bytes (log
+probabilities with one object per token).
+"""
 ARCHIVE_RATIO = 200
-"""All files of a zip together may be this many times as large as the zip; real logs reach 50."""
+"""Maximum ratio of the total size of a zip's files to the size of the zip. Real logs reach 50."""
 
 _DICT, _LIST, _VALUE = 216, 104, 32
-"""Bytes of an object, of a list, and of a place in either, in CPython 3.11, rounded up."""
+"""Bytes of an object, of a list, and of an entry in either, in CPython 3.11, rounded up."""
 _RAW = 56
-"""Bytes of an element of a list that is not decoded yet."""
+"""Bytes of a list element that is not decoded yet."""
 _SMALL = 64 << 10
-"""No JSON text of this size can be a danger, so it is not measured."""
+"""Largest size in bytes of a JSON text that is not measured, because it cannot be a danger."""
 _largest = DEFAULT_MB << 20
 
 
@@ -37,8 +36,8 @@ class TooLargeError(ValueError):
     """A record that needs more memory than the settings allow.
 
     Attributes:
-        needed: Bytes that the record would need.
-        allowed: Bytes that it may need.
+        needed: Memory in bytes that the record would need.
+        allowed: Memory in bytes that it may need.
     """
 
     def __init__(self, needed: int, allowed: int) -> None:
@@ -59,12 +58,12 @@ def set_largest_record(size_mb: int) -> None:
 
 
 def largest_record() -> int:
-    """Return the bytes that any record may need."""
+    """Return the memory in bytes that any record may need."""
     return _largest
 
 
 def longest_line() -> int:
-    """Return the bytes of the longest line that is read.
+    """Return the maximum length in bytes of a line that is read.
 
     The line is in memory twice while it is decoded.
     """
@@ -83,14 +82,14 @@ def check_need(needed: int, bytes_on_disk: int) -> None:
 
 
 def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> None:
-    """Check the memory that a JSON text will need before it is decoded.
+    """Check how much memory a JSON text will need, before it is decoded.
 
     Args:
         text: The JSON.
-        bytes_on_disk: Its size in the file. Default: the size of the text.
+        bytes_on_disk: Size of the JSON in the file. By default, the size of the text.
 
     Raises:
-        TooLargeError: the decoded value would need too much memory.
+        TooLargeError: The decoded value would need too much memory.
     """
     content = text if isinstance(text, bytes) else bytes(text)
     if len(content) > _SMALL:
@@ -98,26 +97,29 @@ def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> N
 
 
 def check_elements(text: bytes) -> None:
-    """Check the memory that the list of a JSON list's elements needs before they are decoded.
+    """Check how much memory the elements of a JSON list need, before they are decoded.
 
     Raises:
-        TooLargeError: there are too many elements.
+        TooLargeError: There are too many elements.
     """
     check_need(len(text) + _RAW * text.count(b","), len(text))
 
 
 def json_need(text: bytes) -> int:
-    """Return an upper bound of the memory of a JSON text and of its decoded value, in bytes."""
-    wide = not text.isascii() or b"\\u" in text  # one emoji makes each character take four bytes
+    """Return an upper bound of the memory that a JSON text and its decoded value need, in bytes."""
+    # one emoji makes each character of a text take four bytes
+    wide = not text.isascii() or b"\\u" in text
     texts = len(text) * (5 if wide else 2)
     return texts + _DICT * text.count(b"{") + _LIST * text.count(b"[") + _VALUE * text.count(b",")
 
 
 def check_file(path: Path) -> None:
-    """Check a file that is read whole, since a file with holes takes no bytes on the disk.
+    """Check the size of a file that is read completely.
+
+    A sparse file can be very large and take no bytes on disk.
 
     Raises:
-        StoreError: the file is much larger than what it takes on the disk.
+        StoreError: The file is much larger than the space that it takes on disk.
     """
     status = path.stat()
     on_disk = getattr(status, "st_blocks", 0) * 512 or status.st_size
@@ -133,7 +135,7 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
     """Check the total size of all files of a zip.
 
     Raises:
-        StoreError: the total is much more than the zip's size.
+        StoreError: The total is much more than the zip's size.
     """
     total = sum(member.file_size for member in members)
     if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
@@ -144,16 +146,16 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file in a zip as a JSON text that may be decoded.
+    """Return a file in a zip as a JSON text that is safe to decode.
 
-    The file is unpacked step by step, because the size that a zip states for a file may be false.
+    The file is unpacked step by step, because a zip may state a false size for a file.
 
     Raises:
-        TooLargeError: the file would need too much memory.
+        TooLargeError: The file would need too much memory.
     """
     member = archive.getinfo(name)
     packed = member.compress_size
-    check_need(2 * member.file_size, packed)  # as JSON, and decoded
+    check_need(2 * member.file_size, packed)  # the JSON text and its decoded value
     parts, size = [], 0
     with archive.open(member) as opened:
         while part := opened.read(1 << 20):
@@ -167,5 +169,5 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def megabytes(size: int) -> str:
-    """Return a number of bytes as text for people."""
+    """Return a number of bytes in MB or GB, as text for people."""
     return f"{size / (1 << 20):,.0f} MB" if size < 10 << 30 else f"{size / (1 << 30):,.0f} GB"

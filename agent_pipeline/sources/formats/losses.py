@@ -1,8 +1,8 @@
-"""Records of a file that could not be read, and the sessions that lack these records.
+"""Records that could not be read, and the sessions that lack these records.
 
-A half-written record does not show reliably which session it belongs to. Its neighbours do: the
-records of a session that fill a file, or stand next to each other in it, were written one after
-another. A record that is a session by itself cannot lack anything, so a neighbour never damages it.
+A half-written record does not reliably show which session it belongs to. Its neighbors do, because
+records of one session usually stand next to each other in a file, or fill the whole file. A record
+that is a session by itself never counts as damaged by a neighbor, because it cannot lack a record.
 """
 
 from collections import Counter
@@ -11,31 +11,33 @@ from typing import Any
 
 TORN = "torn_record"
 _MANY = 100
-"""If more records of one file are torn, all its sessions of several records are damaged."""
+"""Limit of torn records per file. Above it, all sessions of the file with several records count as
+damaged.
+"""
 
 
 Lost = dict[Hashable, Counter[str]]
 
 
 class Losses:
-    """The records that could not be read in a store's files, by the group that lacks them."""
+    """The records of a store that could not be read, by the group that lacks them."""
 
     def __init__(self) -> None:
         self.by_group: Lost = {}
         self.torn: list[bytes] = []
-        """The torn records of the file that is being read. `record_files.records` fills it."""
+        """Torn records of the file that is being read. `record_files.records` fills the list."""
         self._counted = 0
         self._last: Hashable | None = None
         self._waiting: Counter[str] = Counter()
         self._groups: set[Hashable] = set()
 
     def begin_file(self) -> None:
-        """Forget the neighbours in the previous file."""
+        """Reset the state that belongs to the previous file."""
         self.torn, self._counted, self._last = [], 0, None
         self._waiting, self._groups = Counter(), set()
 
     def miss(self, kind: str = TORN, count: int = 1) -> None:
-        """Note records that stand here in the file and cannot be read.
+        """Count records at the current place in the file that cannot be read.
 
         Args:
             kind: A kind of damage (`sessions.damage.KINDS`).
@@ -46,12 +48,12 @@ class Losses:
             self._waiting[kind] += count
 
     def count_torn(self) -> None:
-        """Note the torn records that were read since the last call."""
+        """Count the torn records that were read since the last call."""
         count, self._counted = len(self.torn) - self._counted, len(self.torn)
         self.miss(TORN, count)
 
     def follow(self, group: Hashable | None) -> None:
-        """Note that a record was read.
+        """Record that a readable record followed.
 
         `group` is None if the record is a session by itself.
         """
@@ -63,10 +65,10 @@ class Losses:
             self._groups.add(group)
 
     def end_file(self) -> None:
-        """Damage the sessions that are named in the text of torn records.
+        """Mark the sessions that the text of torn records names as damaged.
 
-        Records of several sessions may be written in turn, and then the neighbours belong to other
-        sessions.
+        Records of several sessions may alternate in a file. The neighbors of a torn record then
+        belong to other sessions.
         """
         self.count_torn()
         for group in self._groups - self.by_group.keys() if self.torn else ():
@@ -82,7 +84,7 @@ class Losses:
 
 
 def with_damage(session_fields: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
-    """Return a session's fields with the losses of its file added to its damage."""
+    """Return a session's fields, with the losses of its files added to its damage."""
     if not losses:
         return session_fields
     return session_fields | {"damage": Counter(session_fields.get("damage") or {}) + losses}

@@ -1,4 +1,4 @@
-"""The request and the response of a model call, as every API spells them.
+"""The request and the response of a model call, in the form of every API.
 
 Tracing platforms and gateways store them as the input and output of a call. Content that cannot be
 read becomes an item of damage: `unread` for an unknown form, `cut_text` for JSON without its end.
@@ -48,7 +48,7 @@ _RENDERED = re.compile(
     r"<\|(?:im_start|start_header_id|start|user|assistant|system|turn|END_OF_TURN_TOKEN|begin_of_text)\|?>|<start_of_turn>|\[INST\]"
     r"|<｜(?:User|Assistant)｜>|\n\n(?:Human|Assistant):"
 )
-"""How chat templates mark turns within one text."""
+"""Markers of turns that chat templates write into one text."""
 
 _OF_MESSAGES = frozenset(
     {
@@ -67,7 +67,7 @@ _OF_MESSAGES = frozenset(
         *("input_messages", "toolCallId", "content_blocks", "message", "lc"),
     }
 )
-"""Fields that show that an object is a message, or a request or a response that holds messages."""
+"""Fields that show that an object is a message, or a request or response with messages."""
 _MESSAGE_TYPES = frozenset(
     ("message", "human", "user", "ai", "assistant", "system", "tool", "constructor", "reasoning")
 )
@@ -101,14 +101,14 @@ class Exchange(NamedTuple):
 
 
 def request_of(value: object) -> Exchange:
-    """Return a request in any spelling: messages, an API's request, or a text."""
+    """Return a request in any form: messages, an API's request, or a text."""
     value = words_or_messages(value)
     if value == {
         "content": "role"
-    }:  # LangSmith's exporter writes the name of a message's field for what the user said
+    }:  # LangSmith's exporter writes the name of a message field instead of the user's text
         return Exchange([None])
     request = value if isinstance(value, dict) else {}
-    request = section(request, "config") | request  # Gemini
+    request = section(request, "config") | request  # Gemini keeps fields of the request in `config`
     system = first_of(request, *_SYSTEM)
     head = (
         [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}]
@@ -122,7 +122,7 @@ def request_of(value: object) -> Exchange:
     )
     tools = [
         message["content"] for message in messages if _is_tool(message)
-    ]  # Langfuse writes LangChain's tools between its messages
+    ]  # Langfuse writes LangChain's tool schemas between the messages
     messages = [message for message in messages if not _is_tool(message)]
     return Exchange(
         [*head, *messages],
@@ -132,11 +132,11 @@ def request_of(value: object) -> Exchange:
 
 
 def response_of(value: object) -> Exchange:
-    """Return a response in any spelling.
+    """Return a response in any form.
 
-    A response is choices, output items, content blocks, messages or a text. Only the first choice
-    is read, because the other choices were never used. The reason why the model stopped is added to
-    the message in which it stopped.
+    A response consists of choices, output items, content blocks, messages or a text. Only the first
+    choice is read, because the other choices were never used. The stop reason is added to the
+    model's last message.
     """
     value = words_or_messages(value)
     if not isinstance(value, dict):
@@ -163,10 +163,10 @@ def response_of(value: object) -> Exchange:
 
 
 def words_or_messages(value: object) -> Any:
-    """Return the messages in a JSON text; the text itself if its JSON is no message.
+    """Return the messages in a JSON text, or the text itself if the JSON is not a message.
 
     An agent may answer in JSON (`{"answer": "yes"}`). Such a text is the answer itself, not a
-    record of it.
+    record of a message.
     """
     if not isinstance(value, str):
         return value
@@ -175,7 +175,7 @@ def words_or_messages(value: object) -> Any:
 
 
 def shows_messages(value: object, depth: int = 3) -> bool:
-    """Check whether a value is made of messages, or holds a value that is.
+    """Return whether a value is or contains messages.
 
     A message, a list of messages or blocks, a request and a response count.
     """
@@ -211,9 +211,9 @@ def shows_messages(value: object, depth: int = 3) -> bool:
 def with_prefill(
     request: Exchange, response: Exchange, answer: object
 ) -> tuple[Exchange, Exchange]:
-    """Return a request and its response, with the beginning of the answer moved to the answer.
+    """Move the beginning of an answer from the request to the response.
 
-    With Anthropic's prefill, the request contains the beginning of the answer.
+    With Anthropic's prefill, the request ends with the beginning of the answer.
     """
     message = decoded(answer)
     if not isinstance(message, dict) or message.get("type") != "message":
@@ -225,10 +225,10 @@ def with_prefill(
 def with_beginning(
     prompt: list[object], answered: list[object]
 ) -> tuple[list[object], list[object]]:
-    """Return a prompt and its answer, merging a last message of the assistant into the answer.
+    """Merge a last assistant message of the prompt into the answer.
 
-    The model continued that message, so both are one turn. A message that ends within a sentence
-    was never sent.
+    The model continued that message, so both are one turn. The beginning was never sent as a
+    message of its own.
     """
     begun, first = prompt[-1] if prompt else None, answered[0] if answered else None
     if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
@@ -243,25 +243,26 @@ def with_beginning(
 
 
 def stop_reason(response: dict[str, object]) -> str | None:
-    """Return why a model stopped, from its response, a choice or a candidate; None if unknown.
+    """Return the reason why a model stopped, or None if it is unknown.
 
-    A Responses object has the reason in its status and in its incomplete details.
+    The argument is a response, a choice or a candidate. A Responses object has the reason in its
+    status and its incomplete details.
     """
     reason = find_stop_reason(response)
-    if reason is None and response.get("done") is False:  # Ollama: a piece of a stream
+    if reason is None and response.get("done") is False:  # Ollama sends a piece of a stream
         reason = "partial"
     if reason is None and isinstance(response.get("output"), list):
         status = response.get("status")
         reason = section(response, "incomplete_details").get("reason") or (
             None if status == "completed" else status
         )
-    if isinstance(reason, list):  # one for each choice
+    if isinstance(reason, list):  # a list has one reason per choice
         reason = reason[0] if reason else None
     return reason if isinstance(reason, str) and reason else None
 
 
 def with_reason(messages: list[object], reason: str | None) -> list[object]:
-    """Return the messages of a response, with the stop reason added to the model's last message."""
+    """Add the stop reason to the model's last message in a response."""
     if not reason:
         return messages
     for message_index in range(len(messages) - 1, -1, -1):
@@ -276,7 +277,7 @@ def with_reason(messages: list[object], reason: str | None) -> list[object]:
 
 
 def _with_sources(messages: list[object], records: tuple[dict[str, object], ...]) -> list[object]:
-    """Return the messages of a response, with the answer's sources added to the last message."""
+    """Add the sources of an answer to the last message of a response."""
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
     }
@@ -286,12 +287,14 @@ def _with_sources(messages: list[object], records: tuple[dict[str, object], ...]
 
 
 def messages_of(value: object, role: str, is_json: bool = False) -> list[Any]:
-    """Return messages unchanged; a text or content blocks as one message; nothing for other values.
+    """Return messages unchanged, and a text or content blocks as one message.
+
+    The result is empty for any other value.
 
     Args:
         value: Messages, blocks, a text, or the JSON of any of these.
-        role: The role of content that names no role.
-        is_json: True if a text can only be JSON, so that a text that is not JSON has lost its end.
+        role: Role of content that does not name a role.
+        is_json: True if a text must be JSON, so that a text that is not JSON has lost its end.
     """
     value = decoded(value) if is_json else words_or_messages(value)
     if isinstance(value, str):
@@ -299,7 +302,7 @@ def messages_of(value: object, role: str, is_json: bool = False) -> list[Any]:
             return [mark_cut_text("json", value)]
         if is_printed_object(value):
             return [mark_unread("printed object")]
-        # Several messages in one text: nobody can tell their words from their roles.
+        # Several messages in one text cannot be separated reliably into roles and content.
         return (
             [None]
             if _FLATTENED.match(value)
@@ -343,8 +346,8 @@ def messages_of(value: object, role: str, is_json: bool = False) -> list[Any]:
 def prompt_messages(prompt: object) -> list[object]:
     """Return the messages of a prompt.
 
-    A text is a message of the user. A text that a chat template made from several messages cannot
-    be split again.
+    A text is a user message. A text that a chat template made from several messages cannot be split
+    again.
     """
     if isinstance(prompt, str):
         if _RENDERED.search(prompt):
@@ -354,10 +357,10 @@ def prompt_messages(prompt: object) -> list[object]:
 
 
 def with_blocks(messages: list[object]) -> list[object]:
-    """Return messages whose texts are all JSON of Bedrock's blocks with the decoded blocks.
+    """Decode message texts that are JSON of Bedrock's content blocks.
 
     Strands' agents record messages in this way. If only some of the texts are JSON, they are
-    ordinary texts. If all texts begin as blocks, a text that is not JSON has lost its end.
+    ordinary texts. If all texts begin as blocks, a text that is not valid JSON has lost its end.
     """
     contents = [
         message.get("content")
@@ -375,7 +378,7 @@ def with_blocks(messages: list[object]) -> list[object]:
 
 
 def _with_own_blocks(message: Any) -> Any:
-    """Return a message with the blocks that its text is the JSON of."""
+    """Replace a message's text by the blocks that the text encodes as JSON."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
         return message
@@ -384,7 +387,7 @@ def _with_own_blocks(message: Any) -> Any:
 
 
 def _blocks_in(text: str) -> list[object]:
-    """Return Bedrock's blocks in a JSON text; none if it holds anything else."""
+    """Return Bedrock's blocks in a JSON text, or an empty list if it holds anything else."""
     blocks = decoded(text)
     return (
         blocks
@@ -394,7 +397,7 @@ def _blocks_in(text: str) -> list[object]:
 
 
 def _is_block(value: object) -> bool:
-    """Check whether a value is one of Bedrock's blocks.
+    """Return whether a value is one of Bedrock's blocks.
 
     A block has a single field, which is named after its type.
     """
@@ -402,7 +405,7 @@ def _is_block(value: object) -> bool:
 
 
 def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Return a message with a stop reason, unless it has one.
+    """Add a stop reason to a message that has none.
 
     LangChain's messages have their fields in an inner object.
     """
@@ -413,13 +416,16 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def _unwrapped(response: dict[str, object]) -> dict[str, object]:
-    """Return a response with its message next to its other fields: Bedrock has it in `output`."""
+    """Return a response whose message is next to its other fields.
+
+    Bedrock nests the message in `output`.
+    """
     inner = section(response, "output", "message")
     return response | {"output": [inner]} if inner else response
 
 
 def _is_tool(message: object) -> bool:
-    """Check whether a message is a tool schema that Langfuse wrote between messages."""
+    """Return whether a message is a tool schema that Langfuse wrote between messages."""
     return (
         isinstance(message, dict)
         and message.get("role") == "tool"
@@ -428,7 +434,7 @@ def _is_tool(message: object) -> bool:
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    """Return the messages in the first of the named fields that has any.
+    """Return the messages in the first of the named fields that contains any.
 
     Texts in a list of messages are printed Python objects, which cannot be read.
     """
@@ -448,5 +454,5 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
 
 
 def is_damaged(item: object) -> bool:
-    """Check whether a value in a list of messages is empty or an item of damage."""
+    """Return whether a value in a list of messages is empty or an item of damage."""
     return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))
