@@ -226,6 +226,62 @@ def test_stored_completion_and_its_messages(tmp_path: Path) -> None:
     assert session.broken
 
 
+def two_stored_completions() -> dict[str, bytes]:
+    """Pages of two completions of the session s1, and of their messages, the latest first."""
+    more = [*ASKED, *SAID, {"role": "user", "content": "And order 8?"}]
+    messages = [
+        message | {"id": f"{completion_id}-{number}", "content_parts": None}
+        for completion_id, asked in (("chatcmpl-1", ASKED), ("chatcmpl-2", more))
+        for number, message in enumerate(asked)
+    ]
+    metadata = {"session_id": "s1"}
+    completions = [
+        completion(metadata=metadata),
+        completion(metadata=metadata, id="chatcmpl-2", created=1768975099),
+    ]
+    completions[1]["choices"][0] = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "In Bonn."},
+    }
+    return {
+        "completions.jsonl": lines(*completions[::-1]),
+        "messages.jsonl": lines(*messages[::-1]),
+    }
+
+
+def test_stored_completions_of_one_session(tmp_path: Path) -> None:
+    """Each completion has its own messages, so nothing of the session is interleaved."""
+    (session,) = read(tmp_path, two_stored_completions())
+    later = [("user", "And order 8?"), ("assistant", "In Bonn.")]
+    assert (session.session_id, session.damage) == ("s1", {})
+    assert spoken(session) == [*SPOKEN, *later]
+
+
+def test_stored_message_twice(tmp_path: Path) -> None:
+    """A page that was downloaded twice says nothing new."""
+    files = two_stored_completions()
+    (session,) = read(tmp_path, files | {"again.jsonl": files["messages.jsonl"]})
+    assert (len(session.messages), session.damage) == (len(SPOKEN) + 2, {})
+
+
+@pytest.mark.parametrize(
+    "lost", ['"chatcmpl-1-2"', '"object": "chat.completion", "created": 1768975099', "chatcmpl-2-"]
+)
+def test_lost_part_of_stored_completion(tmp_path: Path, lost: str) -> None:
+    """A session without a message or a completion is damage, and borrows no other message."""
+    files = {
+        name: b"".join(line for line in rows.splitlines(True) if lost.encode() not in line)
+        for name, rows in two_stored_completions().items()
+    }
+    assert files != two_stored_completions()
+    sessions = read(tmp_path, files)
+    assert any(session.broken for session in sessions)
+    for session in sessions:
+        said = [message for message in spoken(session) if message[1]]
+        assert len(said) == len(set(said))
+
+
 def test_response_goes_on_with_another(tmp_path: Path) -> None:
     """The service keeps what was said before; a response that goes on with one that is not there lacks its beginning."""
     said = [

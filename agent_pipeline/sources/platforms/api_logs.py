@@ -113,7 +113,7 @@ class ApiLogSource(SpanSource):
             custom_id = text(record.get("custom_id"))
             return Ident(f"batch {custom_id}", custom_id)
         if completion_id := _stored_message_of(record):
-            return Ident(completion_id, completion_id)
+            return Ident(completion_id)  # the completion names its session
         request, response = _call_in(record)
         holders = _places_of_names(record, request)
         call_id = first_text(record, "id", "request_id", "requestId", "recordId") or first_text(
@@ -212,7 +212,6 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
     Files of batches and pages of stored completions contain the two halves of a call separately.
     """
     batch = [record for _, record in records if _is_batch(record)]
-    messages = [record for _, record in records if _stored_message_of(record)]
     location = records[0][0]
     if batch:
         requests = [
@@ -244,19 +243,42 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
                 },
             )
         ]
-    if messages:
-        stored_messages = [
-            message | ({"content": parts} if (parts := message.get("content_parts")) else {})
-            for message in _in_order(messages)
-        ]
-        records = [call for call in records if not _stored_message_of(call[1])] or [
-            (location, {"request": {}, "response": {}})
-        ]
-        return [
-            (record_location, record | {"messages": record.get("messages") or stored_messages})
-            for record_location, record in records
-        ]
-    return _with_history(records)
+    return _with_history(_with_stored_messages(records))
+
+
+def _with_stored_messages(
+    records: list[tuple[RecordLocation, Record]],
+) -> list[tuple[RecordLocation, Record]]:
+    """Return the calls of a session, each stored completion with its own messages.
+
+    Messages name their completion, so completions of one session are told apart. Messages whose
+    completion is not in the store are an item of damage.
+    """
+    calls: list[tuple[RecordLocation, Record]] = []
+    messages_by_completion: dict[str, dict[int, Record]] = {}
+    locations: dict[str, RecordLocation] = {}
+    for location, record in records:
+        completion_id = _stored_message_of(record)
+        if completion_id is None:
+            calls.append((location, record))
+            continue
+        parts = record.get("content_parts")
+        message = record | {"content": parts} if parts else record
+        position = int(str(record["id"]).rpartition("-")[2])
+        messages_by_completion.setdefault(completion_id, {})[position] = message
+        locations.setdefault(completion_id, location)
+    whole: list[tuple[RecordLocation, Record]] = []
+    for location, record in calls:
+        completion_id = text(record.get("id")) or ""
+        locations.pop(completion_id, None)
+        if completion_id in messages_by_completion and not record.get("messages"):
+            record = record | {"messages": _in_order(messages_by_completion[completion_id])}
+        whole.append((location, record))
+    for completion_id, location in locations.items():
+        messages = _in_order(messages_by_completion[completion_id])
+        request = {"messages": [*messages, mark_unread("stored completion")]}
+        whole.append((location, {"request": request, "response": {}}))
+    return whole
 
 
 def _with_history(
@@ -311,8 +333,16 @@ def _input_of(request: Record) -> list[object]:
     )
 
 
-def _in_order(messages: list[Record]) -> list[Record]:
-    return sorted(messages, key=lambda message: int(str(message["id"]).rpartition("-")[2]))
+def _in_order(messages_by_position: dict[int, Record]) -> list[object]:
+    """Return messages in order, with an item of damage for each gap between their positions."""
+    messages: list[object] = []
+    next_position = 0
+    for position, message in sorted(messages_by_position.items()):
+        if position > next_position:
+            messages.append(mark_unread("stored message"))
+        messages.append(message)
+        next_position = position + 1
+    return messages
 
 
 def _result_of(line: Record) -> Record:
