@@ -1,6 +1,9 @@
-"""Whether an adapter is better than what it was trained from, and by how much more than chance.
+"""The evaluation of models: answers to held-out turns, and tasks that are played in a world.
 
-`samples` cuts held-out conversations into one question a turn, `turns` has a model answer them (`greedy`, `generate`) and says how likely
-it calls (`decision`), `scoring` and `calls` say what is right about an answer, `intervals` how sure a difference is, and `evaluate` does it
-all for a base model and its adapter. `episodes` has a model do whole tasks in a world.
+`samples` turns held-out conversations into one question per turn. `turns` lets a model answer the
+questions (with `greedy` for the decoding) and measures how likely it calls a tool
+(`call_probability`). `answer_scoring` and `call_matching` judge the answers, and `paired` and
+`intervals` compute how certain a difference is. `evaluate` does all of this for a base model and
+its adapter. `episodes` lets a model play whole tasks in a world (`worlds`). The decision about
+promotion is in the room `promotion`.
 """

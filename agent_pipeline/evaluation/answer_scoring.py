@@ -1,8 +1,9 @@
-"""What is right about a generated text: the class of the turn, its calls, or what it answers.
+"""The scoring of a generated turn: its class, its calls and its answer.
 
-An answer is judged by its class and by the values that it states: numbers and ids must stand in the conversation or in the recorded
-answer, and what the recorded answer told the user from the last results must be told too. Its wording, its tone, names without digits and
-negations are not judged.
+An answer is judged by its class and by its values. Each number and id in it must occur in the
+conversation or in the recorded answer. If the recorded answer gave the user a value from the last
+results, the answer must give this value too. Wording, tone, names without digits, and negations are
+not judged.
 """
 
 import json
@@ -21,12 +22,24 @@ from agent_pipeline.sessions.turn_class import classify_text
 
 @dataclass(frozen=True)
 class AnswerScore:
-    """What is right about a turn. None: not judged.
+    """The score of a generated turn. A field that was not judged is None.
 
-    `expected`: the class of the recorded turn; `actual`: that of the reply, None where it says nothing. `called`: whether it calls;
-    `right_class`: whether its class is the expected one. `tool_name`, `arguments`, `exact` and `lenient` are judged where a call was
-    expected, `answer` where none was. A call that the limit on new tokens ended is `truncated`, and wrong: left out, it would let a model
-    that never ends its wrong calls score on the others alone. So is an answer that is not right so far.
+    A call that the token limit cut off is `truncated` and counts as wrong. If such calls were left
+    out, a model that never ends its wrong calls would be scored only on its other calls. An answer
+    that was cut off and is not right is `truncated` too.
+
+    Attributes:
+        expected: The class of the recorded turn.
+        actual: The class of the reply; None if the reply is empty.
+        called: Whether the reply calls a tool.
+        right_class: Whether the class of the reply is the expected class.
+        tool_name: Whether the tools are right; None if no call was expected.
+        arguments: Whether the arguments are right; None if no call was expected.
+        exact: Whether the calls have exactly the same effect; None if no call was expected.
+        lenient: Whether a reader would regard the calls as the same; None if no call was expected.
+        answer: Whether the answer is right; None if a call was expected.
+        invalid_call: Whether a call cannot be parsed.
+        truncated: Whether the token limit ended a turn that is wrong.
     """
 
     expected: str | None
@@ -43,20 +56,26 @@ class AnswerScore:
 
     @property
     def right(self) -> bool:
-        """The exact call, or the right answer."""
+        """Return whether the reply is the exact call or the right answer."""
         return bool(self.answer if self.answer is not None else self.exact)
 
     @property
     def whole_call(self) -> bool:
-        """Whether it calls, and the call is all there."""
+        """Return whether the reply is a complete call."""
         return self.called and not (self.invalid_call or self.truncated)
 
 
 def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
-    """How a generated text compares with what the agent did; `cut`: a limit on new tokens, too low for what was expected, ended it.
+    """Score a generated text against the agent's recorded turn.
 
-    Of several expected calls all must be there, and no other: `tool_name` compares the names, `arguments` the arguments, `exact` and
-    `lenient` both (see `calls`). A call that cannot be read is a wrong call.
+    If several calls are expected, the text must contain all of them and no other call. `tool_name`
+    compares the names, `arguments` the arguments, and `exact` and `lenient` both (see
+    `call_matching`). A call that cannot be parsed is a wrong call.
+
+    Args:
+        sample: The recorded turn.
+        text: The generated text.
+        cut: Whether the text was ended by a token limit that is too small for the expected turn.
     """
     reply = parse_reply(text, sample.tools)
     actual = "call" if reply.is_call else classify_text(reply.text)
@@ -114,8 +133,12 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
 
 
 def values_agree(sample: TurnSample, text: str) -> bool:
-    """Whether a text states no value that nothing before it gives. Where an answer was expected it also states all that was new in it: the
-    values from results after the user's last message that the user had not named."""
+    """Return whether the values in a text are correct.
+
+    Every value in the text must occur in the conversation, in the tools or in the recorded answer.
+    If an answer was expected, the text must also contain each new value of the recorded answer: a
+    value from the results after the user's last message that the user did not mention.
+    """
     recorded, stated = values([sample.text]), values([text])
     if any(
         len(value) > 1
@@ -136,7 +159,9 @@ def values_agree(sample: TurnSample, text: str) -> bool:
 
 
 def values(texts: Sequence[str]) -> set[str]:
-    """The words with a digit, numbers by their value: `{"20", "k100"}` for "$20.00 for K100."."""
+    """Return the words that contain a digit, with numbers in a normal form: `{"20", "k100"}` for
+    "$20.00 for K100.".
+    """
     plain = (re.sub(r"\\u[0-9a-f]{4}|\\n", " ", text.casefold()) for text in texts)
     return {
         _number(word)

@@ -1,9 +1,11 @@
-"""Whether two lists of tool calls do the same, by the tools' schemas.
+"""The comparison of tool calls by the tools' schemas.
 
-*Strict*: a tool that follows its schema does the same. An absent argument is its default, null for an optional argument is absent, numbers
-are equal by value, and parallel calls have no order. *Lenient*: a reader takes them for the same as well. The case of words and enums
-means nothing (of ids it does), nor does white space, and `"42"` is 42 where the schema wants a number. Punctuation is never taken away.
-The rules are those of BFCL (Patil et al., 2025), but for that last one.
+A *strict* match means that a tool that follows its schema does the same. An absent argument equals
+its default, null equals an absent optional argument, numbers are compared by value, and parallel
+calls may have any order. A *lenient* match means that a reader would also regard the calls as the
+same. Then the case of words and enum values is ignored (but not the case of ids), white space is
+ignored, and `"42"` equals 42 if the schema asks for a number. Punctuation is never ignored. The
+rules are those of BFCL (Patil et al., 2025), except for punctuation.
 """
 
 import re
@@ -20,7 +22,11 @@ _READS = re.compile(
 
 
 def same(left: object, right: object) -> bool:
-    """JSON equality: numbers by value (1 equals 1.0), booleans are no numbers, the order of keys means nothing."""
+    """Return whether two JSON values are equal.
+
+    Numbers are compared by value (1 equals 1.0), a boolean never equals a number, and the order of
+    keys is ignored.
+    """
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
@@ -31,7 +37,9 @@ def same(left: object, right: object) -> bool:
 
 
 def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
-    """A value in the form in which equal effects are equal (`same`), by its schema."""
+    """Return a value in a normal form of its schema, so that values with the same effect are equal
+    by `same`.
+    """
     if isinstance(value, dict):
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
         given = {
@@ -54,7 +62,7 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
 
 
 def _takes_null(schema: Mapping[str, object]) -> bool:
-    """Whether null says something other than leaving the argument out."""
+    """Return whether null has another meaning than an absent argument."""
     kinds = schema.get("type")
     return isinstance(kinds, list) and "null" in kinds and schema.get("default") is not None
 
@@ -67,7 +75,7 @@ def _leniently(value: object, schema: Mapping[str, object]) -> Any:
             return float(text) if "." in text else int(text)
         if kind == "boolean" and text.lower() in ("true", "false"):
             return text.lower() == "true"
-        # A word with a digit is an id, which is read to the letter.
+        # A word with a digit is an id, so its case matters.
         return text if "enum" not in schema and re.search(r"\d", text) else text.casefold()
     if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
@@ -77,7 +85,7 @@ def _leniently(value: object, schema: Mapping[str, object]) -> Any:
 def same_call(
     one: ParsedCall, other: ParsedCall, schemas: ParameterSchemas, lenient: bool = False
 ) -> bool:
-    """Whether two calls do the same. The name is read to the letter."""
+    """Return whether two calls have the same effect. The names must be identical."""
     schema = schemas.get(one.name) or {}
     return one.name == other.name and same(
         normal(one.arguments, schema, lenient), normal(other.arguments, schema, lenient)
@@ -90,7 +98,11 @@ def same_calls(
     schemas: ParameterSchemas,
     lenient: bool = False,
 ) -> bool:
-    """Whether the calls of a turn do what the expected ones do: each once, in any order but where one depends on another."""
+    """Return whether the calls of a turn have the same effect as the expected calls.
+
+    Each expected call must occur exactly once. The order is ignored unless one call depends on
+    another.
+    """
     left, places = list(range(len(calls))), []
     for call in expected:
         place = next(
@@ -105,14 +117,16 @@ def same_calls(
 
 
 def _depend(one: ParsedCall, other: ParsedCall) -> bool:
-    """Whether the order of two calls may matter: they name the same id, and not both only look."""
+    """Return whether the order of two calls may matter: they contain the same id, and at least one
+    of them is not a read.
+    """
     return bool(_ids(one.arguments) & _ids(other.arguments)) and not (
         _READS.search(one.name) and _READS.search(other.name)
     )
 
 
 def _ids(value: object) -> set[str]:
-    """The texts in a call's arguments that hold a digit."""
+    """Return the texts with a digit in a call's arguments."""
     if isinstance(value, dict | list):
         return {
             text

@@ -1,9 +1,11 @@
-"""How likely a model calls at a turn, without decoding: from the same forward pass that computes the loss.
+"""The probability that a model calls a tool at a turn, computed without decoding from the forward
+pass of the loss.
 
-A turn may call at its beginning, and after any sentence of it ("Let me see." and then a call). At each of these places the probability of
-the first tokens of a call is that of a short branch of the prefix tree: the words so far, then how the chat template opens a call. P(call)
-of a turn is 1 − Π (1 − p) over the places along the recorded words. Its AUC over turns needs no threshold, and does not change where a
-model merely calls too often.
+A call may begin at the start of a turn, and after any of its sentences ("Let me see." and then a
+call). For each such place, the prefix tree gets a short branch: the words up to this place, and the
+tokens with which the chat template opens a call. The branch gives the probability p of a call at
+this place. P(call) of a turn is 1 − Π (1 − p) over the places in the recorded words. The AUC of
+P(call) over turns needs no threshold, and it does not change if a model merely calls too often.
 """
 
 import math
@@ -37,10 +39,19 @@ def call_branches(
     words: str,
     thought: str = "",
 ) -> list[Encoded]:
-    """A row for each place of a turn, after its recorded `thought`, at which a call may begin; the trained tokens are those that open it.
+    """Return one row for each place of a turn at which a call may begin. The trained tokens of a
+    row are those that open the call.
 
-    [] where the template does not write the words as they are, or fails on a call after words; gpt-oss's fails on one after a thought and
-    words, so its turns with a thought are looked at where the words begin.
+    Return an empty list if the template changes the words, or if it fails on a call after words.
+    The template of gpt-oss fails on a call after a thought and words. For such turns with a
+    thought, only the place before the words is used.
+
+    Args:
+        renderer: The renderer of the chat template.
+        prompt: The messages before the turn.
+        tools: The tools of the turn.
+        words: The recorded words of the turn.
+        thought: The recorded thought, which precedes the words.
     """
     from jinja2 import TemplateError
 
@@ -54,7 +65,7 @@ def call_branches(
         )
         begun = answer.partition(_ANSWER)[
             0
-        ]  # with what every turn begins (an empty thought, in Qwen 3)
+        ]  # the tokens with which every turn begins (in Qwen 3, an empty thought)
         for place in find_call_positions(words):
             turn: Message = {
                 "role": "assistant",
@@ -81,13 +92,17 @@ def call_branches(
 
 
 def call_probability(branches: Sequence[TokenScores | None]) -> float | None:
-    """P(call) of a turn from the scores of its branches; None where it has none."""
+    """Return P(call) of a turn from the scores of its branches, or None if there are no branches."""
     chances = [math.exp(-float(scores.losses.sum())) for scores in branches if scores]
     return 1 - math.prod(1 - chance for chance in chances) if chances else None
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The chance that a positive turn scores higher than another one, ties counting half; nan without both kinds, or where a score is."""
+    """Return the area under the ROC curve: the probability that a positive turn scores higher than
+    a negative turn, with ties counted half.
+
+    Return nan if one of the two classes is missing or a score is nan.
+    """
     from sklearn.metrics import roc_auc_score
 
     undefined = positive.all() or not positive.any() or np.isnan(scores).any()

@@ -1,8 +1,8 @@
-"""Episodes: a model plays tasks in a world to their end.
+"""Episodes: a model plays tasks in a world from start to end.
 
-The model calls tools that really run and answers a user, until there is nothing left to say.
-Episodes are played side by side, one turn at a time, so that a player can answer many conversations
-in one batch. Who plays is in `players`, and what a world is in `worlds`.
+The model calls tools that really run, and answers a user until the user has nothing left to say.
+Many episodes are played at the same time, one turn after the other, so that a player can answer
+many conversations in one batch. Players are in `players`, and worlds are in `worlds`.
 """
 
 import re
@@ -30,17 +30,19 @@ from agent_pipeline.sessions.session import Message, Tool
 EpisodeEnd = Literal[
     "answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"
 ]
-"""How an episode ended. `unread call`: a call arrived as text that nobody can run, so it is neither
-a call nor an answer. `refused`: the endpoint refused the conversation."""
+"""How an episode ended. `unread call` means that the reply contains a call that cannot be parsed,
+so it is neither a call nor an answer. `refused` means that the endpoint refused the
+conversation.
+"""
 UNSEEN: tuple[EpisodeEnd, ...] = ("cut off", "refused")
-"""Ends before which the model may have meant to do harm."""
+"""Ends of episodes in which the model may have tried to do harm that was not seen."""
 PLAYED = "played-"
-"""How the session ids begin that `agent-pipeline play` writes."""
+"""The prefix of the ids of sessions that `agent-pipeline play` writes."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a player is shown.
+    """A conversation that waits for a player's reply.
 
     Attributes:
         messages: The messages so far.
@@ -57,15 +59,15 @@ class Conversation:
 
 @dataclass(frozen=True)
 class EpisodeReply:
-    """A player's answer to a conversation.
+    """A player's reply to a conversation.
 
     Attributes:
-        message: The assistant's message in the OpenAI form; `None` if no message can be read.
-        prompt_tokens: The tokens of the prompt.
-        new_tokens: The tokens that were written.
-        finish_reason: `length` for a message that the limit cut off, or what the endpoint reports.
-            Without a message, any other value means that the conversation is too long.
-        refused: The endpoint's words if it refused the conversation.
+        message: The assistant message in the OpenAI form; `None` if the reply cannot be read.
+        prompt_tokens: The number of tokens in the prompt.
+        new_tokens: The number of tokens that the model wrote.
+        finish_reason: `length` if the token limit cut off the message, or the endpoint's reason. If
+            there is no message, any other value means that the conversation is too long.
+        refused: The endpoint's error message if it refused the conversation.
     """
 
     message: Message | None
@@ -76,12 +78,14 @@ class EpisodeReply:
 
 
 Player = Callable[[Sequence[Conversation]], list[EpisodeReply]]
-"""A model: conversations that wait for the assistant → its replies, in order."""
+"""A function that takes the conversations that wait for a reply, and returns the replies in the
+same order.
+"""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """How a task went.
+    """A finished episode.
 
     Attributes:
         task_key: The key of the task.
@@ -89,16 +93,16 @@ class Episode:
         trial: The trial of the task.
         done: Whether the task was done.
         reward: The world's reward at the end.
-        must_act: Whether the task asks for a change; `None` if the world does not tell.
-        kind: The kind of decision; `None` if the world does not tell.
-        wrong_changes: What was changed against the task; `None` if the world does not tell.
-        complaint: Why the task is not done.
+        must_act: Whether the task asks for a change; `None` if the world does not say.
+        kind: The kind of decision; `None` if the world does not say.
+        wrong_changes: Changes that the task did not ask for; `None` if the world does not say.
+        complaint: The reason why the task is not done.
         end: How the episode ended.
-        turns: The assistant's messages.
-        calls: The calls.
-        prompt_tokens: The tokens of all prompts.
-        tokens: The tokens that the model wrote.
-        unended: The answers that the limit cut.
+        turns: The number of assistant messages.
+        calls: The number of calls.
+        prompt_tokens: The number of tokens of all prompts together.
+        tokens: The number of tokens that the model wrote.
+        unended: The number of replies that the token limit cut off.
         messages: The whole conversation.
         tools: The tools.
     """
@@ -124,12 +128,12 @@ class Episode:
 
 @dataclass(frozen=True)
 class _Task:
-    """A trial of a task that is to be played.
+    """A trial of a task that will be played.
 
     Attributes:
         row: The arguments of the world's `reset`.
         number: The position of the row.
-        trial: The trial.
+        trial: The number of the trial.
     """
 
     row: Mapping[str, Any]
@@ -153,10 +157,10 @@ def play(
         rows: The arguments of the world's `reset`: `task_key`, and `messages` and `tools` of a
             recorded session if there is one.
         player: The model.
-        max_turns: The assistant's messages after which an episode is given up.
-        trials: The trials of each task.
-        at_once: The episodes that are played side by side.
-        progress: The progress to report to.
+        max_turns: The number of assistant messages after which an episode is stopped.
+        trials: The number of trials per task.
+        at_once: The number of episodes that are played at the same time.
+        progress: A callback that reports progress.
 
     Returns:
         The episodes in the order of the rows, `trials` per row.
@@ -185,19 +189,20 @@ def play_side_by_side(
     trials: int = 1,
     progress: Progress = silent,
 ) -> list[Episode]:
-    """Play all tasks with several players of one model, as suits servers that answer one request.
+    """Play all tasks with several players of the same model, for servers that answer one request at
+    a time.
 
-    Each player plays an episode to its end before its next episode. Which player plays a task
-    depends only on the position of the task, so the same tasks are always played in the same way.
-    Players answer in threads; the worlds all run in the caller's thread.
+    Each player finishes an episode before it begins the next episode. The position of a task alone
+    decides which player plays it, so the same tasks are always played in the same way. Players run
+    in threads. All worlds run in the caller's thread.
 
     Args:
         world: The world's class.
         rows: The arguments of the world's `reset`.
         players: The players.
-        max_turns: The assistant's messages after which an episode is given up.
-        trials: The trials of each task.
-        progress: The progress to report to.
+        max_turns: The number of assistant messages after which an episode is stopped.
+        trials: The number of trials per task.
+        progress: A callback that reports progress.
 
     Returns:
         The episodes in the order of the rows, `trials` per row.
@@ -242,17 +247,19 @@ def play_side_by_side(
 
 
 def fresh_task_id(task_key: str, seed: int | None) -> str:
-    """Return the task id of a played session. Tasks of two seeds are two tasks."""
+    """Return the task id of a played session. Tasks with different seeds are different tasks."""
     return task_key if seed is None else f"{task_key}-seed{seed}"
 
 
 def played_task(task_id: str) -> re.Match[str] | None:
-    """Return the task and the seed (groups 1 and 2) of a session in which a fresh task was played."""
+    """Return a match with the task and the seed (groups 1 and 2) if a session played a fresh task."""
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 
 
 def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the arguments of `reset`. A fresh task that was played before is made again."""
+    """Return the arguments of `reset`. A fresh task that was played before is generated again from
+    its seed.
+    """
     played = played_task(str(row.get("task_key", "")))
     if played and isinstance(world, MakesFreshTasks):
         return {**row, "task_key": played[1], "seed": int(played[2])}
@@ -290,7 +297,7 @@ class _RunningEpisode:
         self._tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
 
     def conversation(self) -> Conversation:
-        """Return what the player is shown."""
+        """Return the conversation as the player sees it."""
         return Conversation(list(self._messages), self._tools, self.task.number, self.task.trial)
 
     def take(self, reply: EpisodeReply, max_turns: int) -> None:
@@ -327,7 +334,7 @@ class _RunningEpisode:
             self.end = "too many turns"
 
     def _contains_call(self, message: Message) -> bool:
-        """Return whether a message calls a tool, or was meant to."""
+        """Return whether a message contains a call or the beginning of a call."""
         if message.get("tool_calls"):
             return True
         return parse_reply(message.get("content") or "", self._tools).is_call
@@ -344,7 +351,7 @@ class _RunningEpisode:
             self.end = "answered" if answer.strip() else "silent"
 
     def finish(self) -> Episode:
-        """Return how the task went."""
+        """Return the finished episode."""
         outcome = task_outcome(self._world)
         return Episode(
             task_key=str(self.task.row.get("task_key", self.task.number)),
@@ -368,7 +375,7 @@ class _RunningEpisode:
 
 
 def opening_messages(messages: Sequence[Message], role: Literal["system", "user"]) -> list[Message]:
-    """Return the system messages at a conversation's start, or its first user message."""
+    """Return the system messages at the start of a conversation, or its first user message."""
     if role == "user":
         return [message for message in messages if message["role"] == "user"][:1]
     opening = []

@@ -1,9 +1,9 @@
-"""An evaluation: an adapter compared with the base model that it was trained from.
+"""The evaluation of an adapter against its base model.
 
-Both answer the same held-out turns. The weights are loaded once, and PEFT switches the adapter off
-for the base model's turn, so the two differ in nothing else. Both get the training template: the
-base model is prompted in the form that the adapter was trained on. The form of the report is in
-`evaluation_report`.
+Both models answer the same held-out turns. The weights are loaded once, and PEFT switches the
+adapter off for the base model, so that nothing else differs. Both models get the training template:
+the base model is prompted in the form that the adapter was trained on. The form of the report is
+defined in `evaluation_report`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,9 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 
 BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
-"""Files of an evaluation: what both models did at each turn, and their loss on each row."""
+"""The names of an evaluation's files: both models' answers at each turn, and their losses on each
+row.
+"""
 MODELS = ("base", "adapter")
 EXAMPLES_PER_KIND = 2
 PROMPT_TAIL_CHARACTERS = 300
@@ -46,7 +48,7 @@ PROMPT_TAIL_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation makes.
+    """The result of an evaluation.
 
     Attributes:
         report: The figures.
@@ -66,7 +68,7 @@ class FigureOfBoth:
     Attributes:
         base: The base model's value; `None` if it cannot be measured.
         adapter: The adapter's value.
-        difference: adapter − base.
+        difference: The difference adapter − base.
     """
 
     base: float | None
@@ -80,7 +82,7 @@ class _ModelAnswer:
 
     Attributes:
         answer: The text, and how it ended.
-        score: What is right about it.
+        score: The score of the answer.
         call_probability: P(call) at the turn; `None` if it cannot be measured.
     """
 
@@ -91,14 +93,14 @@ class _ModelAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """What both models are asked.
+    """Options of an evaluation, which are the same for both models.
 
     Attributes:
-        max_samples: The largest number of turns to answer; 0 means none.
-        max_new_tokens: The longest answer, in tokens.
+        max_samples: The maximum number of turns to answer; 0 means that no turn is answered.
+        max_new_tokens: The maximum number of tokens in an answer.
         seed: The seed of the choice of turns.
-        split: The split of the rows. Rows of other splits are not looked at.
-        max_length: The longest prompt, in tokens.
+        split: The split of the rows. Rows of other splits are ignored.
+        max_length: The maximum number of tokens in a prompt.
     """
 
     max_samples: int = 60
@@ -118,20 +120,20 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate both models on the rows of a split.
 
-    Loss, P(call) and `verified_calls` are of all turns, from one forward pass per model. Answers
-    are of at most `options.max_samples` turns.
+    Loss, P(call) and `verified_calls` are measured on all turns, with one forward pass per model.
+    At most `options.max_samples` turns are answered.
 
     Args:
         rows: The rows.
         base: The base model.
         adapter_dir: The folder of the adapter.
-        options: What the models are asked.
-        progress: The progress to report to.
-        base_passes: Holds the base model's last pass, and gets this pass. Adapters that are
-            evaluated on the same turns with one such dictionary ask their base model once.
+        options: The options.
+        progress: A callback that reports progress.
+        base_passes: A dictionary that keeps the base model's last pass. If several adapters are
+            evaluated on the same turns with the same dictionary, the base model runs only once.
 
     Raises:
-        DataError: No held-out turn is left.
+        DataError: There is no held-out turn.
         ModelError: A model cannot be loaded, or its loss is not finite.
     """
     split, max_length = options.split, options.max_length
@@ -251,7 +253,8 @@ def _run_passes(
     answered: Sequence[int],
     base_passes: BasePasses | None,
 ) -> dict[str, ForwardPass]:
-    """Return one forward pass of each model. The base model's is reused if it is in `base_passes`.
+    """Return one forward pass of each model. The base model's pass is reused if it is in
+    `base_passes`.
 
     Args:
         base: The base model.
@@ -259,7 +262,7 @@ def _run_passes(
         rows: The held-out rows as tokens.
         questions: All questions.
         answered: The positions of the questions that are answered.
-        base_passes: The base model's last pass, and the place for this pass.
+        base_passes: The dictionary that keeps the base model's last pass.
     """
     base_passes = {} if base_passes is None else base_passes
     fingerprint = _fingerprint_of_base(
@@ -282,11 +285,11 @@ def _fingerprint_of_base(
     questions: Sequence[Question],
     answered: Collection[int],
 ) -> str:
-    """Return the hash of everything that decides what a base model answers.
+    """Return a hash of everything that affects the base model's answers.
 
     Args:
         base: The base model.
-        jinja: The template, which ends its turns.
+        jinja: The chat template.
         rows: The held-out rows as tokens.
         questions: All questions.
         answered: The positions of the questions that are answered.
@@ -314,14 +317,15 @@ def _measure_model(
     """Return a model's figures.
 
     Args:
-        forward_pass: The model's pass.
+        forward_pass: The model's forward pass.
         tasks: The task of each answered turn.
         scores: The scores of the answers.
-        decision_auc: The area under the curve of P(call).
-        verified_calls: The share of calls that are written as they were recorded.
+        decision_auc: The area under the ROC curve of P(call).
+        verified_calls: The share of calls that the model writes exactly as recorded.
     """
     answers = measure_answers(tasks, scores)
-    # What follows a whole call is not read, so the call is right. But a server would go on writing.
+    # Text after a complete call is not read, so the call counts as right. But a server would
+    # continue to generate.
     unended_calls = sum(
         answer.unended and score.whole_call
         for answer, score in zip(forward_pass.replies, scores, strict=True)
@@ -367,7 +371,7 @@ def _measure_decisions(
 def _measure_verified_calls(
     questions: Sequence[Question], passes: Mapping[str, ForwardPass]
 ) -> FigureOfBoth:
-    """Return the share of turns with a call that greedy decoding writes as they were recorded."""
+    """Return the share of turns with a call that greedy decoding writes exactly as recorded."""
     calls = [index for index, question in enumerate(questions) if question.sample.calls]
     base, adapter = ([float(passes[model].verified[index]) for index in calls] for model in MODELS)
     tasks = [questions[index].sample.task_key for index in calls]
@@ -384,7 +388,7 @@ def _list_row_losses(
 ) -> list[RowLossEntry]:
     """Return the losses of each row.
 
-    If the turns of a row were encoded as rows of their own, the row's loss is that of all its turns.
+    If the turns of a row were encoded as separate rows, the row's loss combines all its turns.
     """
     positions_by_row: dict[str, list[int]] = {}
     for position, row in enumerate(rows):
@@ -398,7 +402,7 @@ def _list_row_losses(
         entries.append(
             {
                 "row_id": row_id,
-                # A forgotten session's losses are found by this id.
+                # The id is needed to find the losses of a session that must be forgotten.
                 "session_id": rows[positions[0]]["session_id"],
                 "task_key": rows[positions[0]]["task_key"],
                 "tokens": losses["base"].trained_tokens,
@@ -485,10 +489,8 @@ def _make_scored_answer(answer: _ModelAnswer) -> ScoredAnswer:
 
 
 def _choose_examples(entries: Sequence[SampleEntry]) -> list[Example]:
-    """Return a few turns of each kind that are worth reading.
-
-    The kinds are what the adapter gained, what it lost, what both get wrong, and what both get
-    right.
+    """Return a few example turns of each kind: turns that the adapter gained, turns that it lost,
+    turns that both models get wrong, and turns that both get right.
     """
     kinds = {
         (False, True): "gained",

@@ -1,7 +1,7 @@
 """The report of an evaluation, as it is stored in the manifest of the artifact `evaluation`.
 
-How the figures are computed is in `evaluate` and `model_comparison`. The fields keep the names that
-they had in the first version, and fields that older versions did not write get defaults.
+The figures are computed in `evaluate` and `model_comparison`. The fields keep the names of the
+first version. A field that an older version did not write gets its default.
 """
 
 from collections.abc import Mapping
@@ -14,23 +14,27 @@ from agent_pipeline.storage.artifacts import Artifact
 
 
 class AnswerFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a model's answers. A mean is `None` if no turn can say.
+    """The figures of a model's answers. A share is `None` if it applies to no turn.
 
     Attributes:
-        right_decision: The share of turns with the right class of four.
-        call_recall: The share of calls at turns that expect a call.
-        call_recall_interval: Its 95 % interval over tasks.
-        over_call: The share of calls at turns that expect none; the fewer the better.
-        over_call_interval: Its 95 % interval over tasks.
-        tool_name_accuracy: The share of expected calls with the right tools.
-        arguments_accuracy: The share of expected calls with the right arguments.
-        exact_call_accuracy: The share of expected calls that do exactly the same.
-        lenient_call_accuracy: The share of expected calls that a reader takes for the same.
-        answer_accuracy: Of the turns that expect no call, the share with the right class and the
-            right values.
-        decisions: The turns by expected class, and by the class of the reply.
-        invalid_calls: The calls that cannot be read.
-        truncated: The wrong turns that the limit on new tokens ended.
+        right_decision: The share of turns whose class (of four classes) is right.
+        call_recall: The share of calls among the turns that expect a call.
+        call_recall_interval: The 95 % interval of `call_recall` over tasks.
+        over_call: The share of calls among the turns that do not expect a call; lower is better.
+        over_call_interval: The 95 % interval of `over_call` over tasks.
+        tool_name_accuracy: The share of turns with the right tools among the turns that expect a
+            call.
+        arguments_accuracy: The share of turns with the right arguments among the turns that expect
+            a call.
+        exact_call_accuracy: The share of turns whose calls have exactly the same effect, among the
+            turns that expect a call.
+        lenient_call_accuracy: The share of turns whose calls a reader would regard as the same,
+            among the turns that expect a call.
+        answer_accuracy: The share of turns with the right class and the right values, among the
+            turns that do not expect a call.
+        decisions: The number of turns by expected class and by class of the reply.
+        invalid_calls: The number of calls that cannot be parsed.
+        truncated: The number of wrong turns that the token limit ended.
     """
 
     right_decision: float | None = None
@@ -48,21 +52,21 @@ class AnswerFigures(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int = 0
 
     def figure(self, name: str) -> float | None:
-        """Return the figure of this name; `None` if it was not measured."""
+        """Return the figure with this name, or `None` if it was not measured."""
         value: float | None = getattr(self, name, None)
         return value
 
 
 class ModelFigures(AnswerFigures, frozen=True, kw_only=True):
-    """The figures of a model in an evaluation: of its answers, and of one forward pass.
+    """The figures of a model in an evaluation, from its answers and from one forward pass.
 
     Attributes:
         heldout_loss: The loss on the held-out rows, in nats per assistant token.
-        decision_auc: The area under the curve of P(call).
-        verified_calls: The share of turns with a call that the model writes as it was recorded,
+        decision_auc: The area under the ROC curve of P(call).
+        verified_calls: The share of turns with a call that the model writes exactly as recorded,
             token for token.
-        verified: The answers that are the recorded ones.
-        unended_calls: The whole calls after which the model did not end its turn.
+        verified: The number of answers that are identical to the recorded answer.
+        unended_calls: The number of complete calls after which the model did not end its turn.
     """
 
     heldout_loss: float | None = None
@@ -73,7 +77,7 @@ class ModelFigures(AnswerFigures, frozen=True, kw_only=True):
 
 
 class ToolFigures(msgspec.Struct, frozen=True):
-    """The figures of the turns at which one tool was expected first.
+    """The figures of the turns whose first expected call uses one tool.
 
     Attributes:
         n: The number of turns.
@@ -87,13 +91,13 @@ class ToolFigures(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that is worth reading.
+    """A turn that is shown as an example in the report.
 
     Attributes:
-        kind: What the adapter changed: `gained`, `lost`, `both wrong` or `both right`.
+        kind: The kind of example: `gained`, `lost`, `both wrong` or `both right`.
         session_id: The id of the session.
         prompt_tail: The end of the prompt.
-        expected: What the agent did.
+        expected: The agent's recorded turn.
         base_answer: The base model's answer.
         adapter_answer: The adapter's answer.
     """
@@ -107,19 +111,20 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter compared with the base model that it was trained from. It holds no times.
+    """A comparison of an adapter with its base model. The report contains no times.
 
     Attributes:
         base: The base model's figures.
         adapter: The adapter's figures.
-        differences: By figure, adapter − base over tasks; `None` if it cannot be measured.
-        device: The device and type that the models ran in.
-        n: The answered turns.
-        n_calls: The answered turns that expect a call.
-        tasks: The number of their tasks.
-        counts: How the turns were chosen, and how many did not fit.
-        by_tool: The figures by the tool that is expected first.
-        examples: A few turns that are worth reading.
+        differences: The difference adapter − base over tasks, by figure; `None` if it cannot be
+            measured.
+        device: The device and the number type of the models.
+        n: The number of answered turns.
+        n_calls: The number of answered turns that expect a call.
+        tasks: The number of tasks of the answered turns.
+        counts: The numbers of turns that were found, left out and chosen.
+        by_tool: The figures by the first expected tool.
+        examples: A few example turns.
     """
 
     base: ModelFigures
@@ -153,6 +158,6 @@ def parse_evaluation_report(report: Mapping[str, object]) -> EvaluationReport:
     """Return a report from its JSON form. Fields that older versions did not write get defaults.
 
     Raises:
-        msgspec.ValidationError: The JSON is no report of an evaluation.
+        msgspec.ValidationError: The JSON is not the report of an evaluation.
     """
     return msgspec.convert(report, EvaluationReport)

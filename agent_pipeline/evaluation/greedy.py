@@ -1,8 +1,9 @@
-"""Greedy answers, verified instead of generated where they are the expected ones.
+"""Greedy decoding that verifies the expected answer instead of generating it.
 
-Greedy decoding gives an expected text exactly where, at each of its positions, the likeliest next token is the text's next. The pass over
-the expected texts that computes their loss holds these tokens, and the keys and values of all before them, so only what follows the first
-deviation is generated, and no prompt is read twice.
+The greedy answer is the expected text if the likeliest token at each position is the expected
+token. The forward pass that computes the loss of the expected texts already yields these likeliest
+tokens, and the keys and values of all earlier tokens. So only the tokens after the first difference
+are generated, and no prompt is read twice.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a model writes after a prompt, its end token left out. `cut`: the limit ended it; `verified`: it is the expected text,
-    and nothing had to be generated."""
+    """The tokens that a model writes after a prompt.
+
+    Attributes:
+        tokens: The tokens without the end token.
+        cut: Whether the token limit ended the text.
+        verified: Whether the text is the expected text, so that nothing was generated.
+    """
 
     tokens: list[int]
     cut: bool
@@ -35,7 +41,16 @@ def greedy(
     progress: Progress = silent,
     text: str = "turns answered",
 ) -> list[Continuation]:
-    """The greedy continuation of each prompt, of at most `limits[i]` tokens."""
+    """Return the greedy continuation of each prompt.
+
+    Args:
+        model: The model.
+        prompts: The tokens of each prompt.
+        limits: The maximum number of new tokens for each prompt.
+        stops: The tokens that end a continuation.
+        progress: A callback that reports progress.
+        text: The label of the progress.
+    """
     writer = Writer(model, stops, progress, text)
     for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         writer.add(number, prompt, limit)
@@ -43,7 +58,9 @@ def greedy(
 
 
 class Writer:
-    """Writes greedy continuations of prompts: those that are verified at once, the others in batches."""
+    """A writer of greedy continuations. Verified continuations are ready at once, and all others
+    are generated in batches.
+    """
 
     def __init__(
         self,
@@ -54,7 +71,7 @@ class Writer:
     ):
         self._model, self._stops, self._progress, self._text = model, stops, progress, text
         self._open: list[_Open] = []
-        self._held = 0  # bytes of what was read of those
+        self._held = 0  # bytes of the keys and values of the open prompts
         self._written: dict[int, Continuation] = {}
 
     def add(
@@ -66,11 +83,20 @@ class Writer:
         best: Sequence[int] = (),
         read: ReadTokens | None = None,
     ) -> None:
-        """Ask for the continuation of a prompt, of at most `limit` tokens.
+        """Request the continuation of a prompt.
 
-        `expected` are the tokens of a text that may follow the prompt, and `best` the likeliest token in each one's place, given those
-        before it. A continuation that is the whole expected text may be longer than its limit. `read` is what the model has read of both.
-        Prompts are gathered until that takes `CACHE_BYTES`: of many, those of alike lengths are written together.
+        Prompts are collected until their keys and values take `CACHE_BYTES`, so that prompts of
+        similar length are generated together.
+
+        Args:
+            number: The number of the continuation.
+            prompt: The tokens of the prompt.
+            limit: The maximum number of new tokens. A continuation that is the whole expected text
+                may be longer.
+            expected: The tokens of a text that may follow the prompt.
+            best: The likeliest token at each position of `expected`, given the expected tokens
+                before it.
+            read: The keys and values of the prompt and of `expected`.
         """
         begun, finished = verified_beginning(expected, best, self._stops)
         if finished:
@@ -84,7 +110,7 @@ class Writer:
             self._write()
 
     def continuations(self) -> list[Continuation]:
-        """All of them, in the order of their numbers."""
+        """Return all continuations in the order of their numbers."""
         self._write()
         return [self._written[number] for number in sorted(self._written)]
 
@@ -116,7 +142,9 @@ class _Open:
 def verified_beginning(
     expected: Sequence[int], best: Sequence[int], stops: Collection[int]
 ) -> tuple[list[int], bool]:
-    """What greedy decoding writes up to and with the first token that is not the expected one, and whether it ends there."""
+    """Return the greedy tokens up to and including the first token that differs from the expected
+    one, and whether the text ends there.
+    """
     for position, (token, likeliest) in enumerate(zip(expected, best, strict=True)):
         if likeliest in stops:
             return list(expected[:position]), True
@@ -126,6 +154,6 @@ def verified_beginning(
 
 
 def writes(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> bool:
-    """Whether greedy decoding writes the expected text, token for token, and ends there."""
+    """Return whether greedy decoding writes exactly the expected text and ends there."""
     begun, finished = verified_beginning(expected, best, stops)
     return finished and bool(expected) and set(expected[len(begun) :]) <= set(stops)

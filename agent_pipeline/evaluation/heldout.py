@@ -1,4 +1,4 @@
-"""What is held out for measuring: the rows of the split `test`, and the recorded sessions of their tasks."""
+"""The held-out data: the rows of the split `test`, and the recorded sessions of their tasks."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -19,14 +19,17 @@ from agent_pipeline.sessions.transcript import list_texts
 from agent_pipeline.storage.lake import Lake
 
 LEAST_REPLY, AROUND_A_CALL = 96, 64
-"""Tokens: of a short message, and of a call's name and markers in every family's notation."""
+"""The token limit of a short message (96), and the tokens for a call's name and markers in the
+notation of any model family (64).
+"""
 
 
 def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[DatasetRow]:
-    """Return the SFT rows of a split: of `heldout_dataset` for `test`, else of `sft_dataset`.
+    """Return the SFT rows of a split, from `heldout_dataset` for the split `test` and from
+    `sft_dataset` for any other split.
 
     Raises:
-        DataError: there are none, or the table was never made.
+        DataError: The split has no rows, or the table does not exist.
     """
     rows = list(read_dataset_rows(lake, key, (split,)))
     if not rows:
@@ -39,10 +42,12 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[D
 
 
 def reply_limit(lake: Lake, key: PartitionKey) -> int:
-    """The tokens that a model may write in a message: room for the longest that the agent wrote in its held-out rows.
+    """Return the maximum number of tokens in a model's message, from the longest message of the
+    agent in the held-out rows.
 
-    That is a token for two characters, twice what English takes, or three for one of a script such as Chinese, of which an English
-    vocabulary has few; and `AROUND_A_CALL`. It is `LEAST_REPLY` at least, also where there are no rows.
+    Every two characters count as one token, twice the usual rate of English. A character of a script
+    such as Chinese counts as up to three tokens, because an English vocabulary has few tokens for
+    it. `AROUND_A_CALL` is added. The result is at least `LEAST_REPLY`, even if there are no rows.
     """
     longest = 0
     with suppress(MissingError):
@@ -57,7 +62,11 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
 def recorded_sessions(
     lake: Lake, key: PartitionKey, tasks: Collection[str]
 ) -> dict[str, tuple[str, list[Message]]]:
-    """The id and the messages of the first whole recorded session of each task, by the task's key; none that a model played."""
+    """Return the id and the messages of the first complete recorded session of each task, by task
+    key.
+
+    Sessions that a model played are left out.
+    """
     wanted = pa.array(sorted(tasks), pa.string())
     batches = read_batches(
         lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"]

@@ -1,7 +1,8 @@
-"""Differences and shares with their intervals, as a report shows them.
+"""Differences and shares with their intervals, in the form in which a report shows them.
 
-The intervals of differences are computed in `paired`. Here are the form of a difference in a report,
-differences of statistics that are no means, and the interval of one model's share.
+The intervals of differences of means are computed in `paired`. This module has the form of a
+difference in a report, the differences of statistics that are not means, and the interval of one
+model's share.
 """
 
 import math
@@ -23,13 +24,13 @@ class ReportedDifference(msgspec.Struct, frozen=True):
     Attributes:
         difference: The mean difference.
         low: The lower end of its 95 % interval; `None` with fewer than two tasks.
-        high: The upper end.
-        samples: The samples.
-        tasks: The number of their tasks.
-        p: The two-sided chance of so large a difference between exchangeable models.
+        high: The upper end of the interval.
+        samples: The number of samples.
+        tasks: The number of tasks.
+        p: The two-sided p-value: the probability of such a difference between exchangeable models.
         beyond_noise: Whether the interval excludes 0 and `p` is at most the error.
-        least_visible: The least difference of shares that 80 % of evaluations of this size would
-            find; `None` for what is not a share.
+        least_visible: The smallest difference of shares that an evaluation of this size detects
+            with 80 % power; `None` if the figure is not a share.
     """
 
     difference: float
@@ -49,8 +50,8 @@ def report_difference(
 
     Args:
         difference: The difference; `None` if there are no samples.
-        of_shares: Whether the difference is of shares.
-        error: The error at which a difference is beyond noise.
+        of_shares: Whether it is a difference of shares.
+        error: The error rate at which a difference counts as beyond noise.
     """
     if difference is None:
         return None
@@ -91,13 +92,14 @@ def jackknife(
 ) -> Difference | None:
     """Return a difference that is not a mean, such as a difference of two areas under curves.
 
-    The statistic is computed without one task after the other. The tasks' pseudo-values (Tukey,
-    1958) are then compared with 0, as means are.
+    The statistic is computed again and again, each time without one of the tasks. The resulting
+    pseudo-values of the tasks (Tukey, 1958) are compared with 0, like means.
 
     Args:
         tasks: The task of each sample.
-        statistic: The statistic of the samples that a boolean mask (shape: samples) keeps.
-        bounds: The least and the greatest value that is possible. The interval lies within them.
+        statistic: A function that returns the statistic of the samples that a boolean mask (shape:
+            samples) selects.
+        bounds: The smallest and the largest possible value. The interval lies between them.
 
     Returns:
         The difference; `None` if the statistic is nan for some mask.
@@ -110,7 +112,7 @@ def jackknife(
         without = np.array([statistic(task_of_sample != task) for task in range(task_count)])
     if not (math.isfinite(whole) and np.isfinite(without).all()):
         return None
-    # Around the statistic itself, because the jackknife's own mean differs by its bias.
+    # The interval is centered on the statistic itself, because the jackknife's own mean is biased.
     pseudo_values = whole + (task_count - 1) * (without.mean() - without)
     difference = paired([str(name) for name in names], pseudo_values.tolist(), [0.0] * task_count)
     if bounds and difference and difference.se is not None:
@@ -123,7 +125,8 @@ def jackknife(
 def share_interval(tasks: Sequence[str], values: Sequence[float]) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share.
 
-    Turns of a task count as fewer the more alike they are, down to one per task if all agree.
+    The more alike the turns of a task are, the fewer trials they count as. If all turns of each
+    task agree, every task counts as one trial.
     """
     share, turns = sum(values) / len(values), len(values)
     difference = paired(tasks, values, [0.0] * turns)

@@ -1,4 +1,6 @@
-"""The figures of one model's answers, and the differences of two models', turn by turn."""
+"""The figures of one model's answers, and the differences between two models' answers on the same
+turns.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -22,7 +24,9 @@ METRICS: dict[str, Callable[[AnswerScore], bool | None]] = {
     "lenient_call_accuracy": lambda score: score.lenient,
     "answer_accuracy": lambda score: score.answer,
 }
-"""The metrics of `AnswerFigures`, by name. A metric is `None` for a turn that cannot say."""
+"""The metrics of `AnswerFigures`, by name. A metric is `None` for a turn to which it does not
+apply.
+"""
 METRICS_WITH_INTERVAL = ("call_recall", "over_call")
 
 
@@ -69,7 +73,8 @@ def measure_answers(tasks: Sequence[str], scores: Sequence[AnswerScore]) -> Answ
 def compare_answers(
     tasks: Sequence[str], base: Sequence[AnswerScore], adapter: Sequence[AnswerScore]
 ) -> dict[str, ReportedDifference | None]:
-    """Return, for each metric, adapter − base over the turns that can say for both.
+    """Return, for each metric, the difference adapter − base over the turns for which both models
+    have a value.
 
     Args:
         tasks: The task of each turn.
@@ -101,7 +106,7 @@ def measure_by_tool(
     """Return both models' figures for each tool.
 
     Args:
-        tools: The tool that is expected first at each turn; `None` if no call is expected.
+        tools: The first tool that is expected at each turn; `None` if no call is expected.
         tasks: The task of each turn.
         base: The scores of the base model's answers.
         adapter: The scores of the adapter's answers.

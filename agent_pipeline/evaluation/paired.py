@@ -1,14 +1,19 @@
-"""Two models on the same tasks: how much they differ, whether chance can explain it, and what difference could have been seen at all.
+"""The comparison of two models on the same tasks: the difference, its p-value, and the smallest
+difference that the data can show.
 
-Turns of one task are alike (one misread policy fails them all), so the task is the unit. Standard errors are those of the linearized ratio
-of sums over C tasks (Cochran, Sampling Techniques, 1977, ch. 6), with Student's t of C − 1 degrees of freedom. The test is the exact
-sign-flip test (Fisher, The Design of Experiments, 1935, § 21), which holds at the small error rates that many nights leave to one of them.
+The unit is the task, because turns of a task are alike: one misread policy fails all of them.
+Standard errors are those of the linearized ratio of sums over C tasks (Cochran, Sampling
+Techniques, 1977, ch. 6), with Student's t of C − 1 degrees of freedom. The test is the exact
+sign-flip test (Fisher, The Design of Experiments, 1935, § 21). It is valid at the small error rates
+that remain for a single night.
 
-The interval of a mean that has no limits, such as a loss, is value ± t × standard error. The interval of a difference of two shares lies
-within −1 and 1. It is Newcombe's (Improved confidence intervals for the difference between binomial proportions based on paired data,
-Statistics in Medicine 17, 1998, without a continuity correction): the Wilson intervals of both shares, combined with their correlation.
-Turns of a task count as fewer if they are alike: Wilson's number of trials is the effective one, p (1 − p) / se² (Kish, Survey Sampling,
-1965), and t stands for the normal quantile.
+The interval of a mean without bounds, such as a loss, is value ± t × standard error. The interval
+of a difference of two shares lies between −1 and 1. It is Newcombe's interval (Improved confidence
+intervals for the difference between binomial proportions based on paired data, Statistics in
+Medicine 17, 1998, without a continuity correction): the Wilson intervals of both shares are
+combined with their correlation. The more alike the turns of a task are, the fewer trials they count
+as: the number of trials in Wilson's interval is the effective number, p (1 − p) / se² (Kish, Survey
+Sampling, 1965), and t replaces the normal quantile.
 """
 
 from collections.abc import Sequence
@@ -19,16 +24,27 @@ import numpy as np
 
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
-"""Share of turns on which two trainings of a small model differ, at least."""
+"""Smallest share of turns on which two training runs of a small model differ."""
 _MANY = 1e6
-"""Degrees of freedom of as many tasks as there may be."""
+"""Degrees of freedom that stand for an unlimited number of tasks."""
 _STEPS = 4000
-"""The sign-flip test counts in this many steps of the values' sum; what rounding to them may change is counted against the candidate."""
+"""Number of steps into which the sign-flip test divides the sum of the absolute values. Rounding
+errors are counted against the candidate.
+"""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """`value` is the mean of candidate − rival over samples, [`low`, `high`] its two-sided 95 % interval, `se` its standard error.
-    `by_task` is what each task adds to `value`. With fewer than two tasks `se`, `low` and `high` are `None`."""
+    """A difference between two models over the same samples.
+
+    Attributes:
+        value: The mean of candidate − rival over the samples.
+        se: The standard error; None with fewer than two tasks.
+        low: The lower end of the two-sided 95 % interval; None with fewer than two tasks.
+        high: The upper end of the interval; None with fewer than two tasks.
+        samples: The number of samples.
+        tasks: The number of tasks.
+        by_task: The contribution of each task to `value`.
+    """
 
     value: float
     se: float | None
@@ -40,21 +56,31 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def p(self) -> float:
-        """The chance of such a gain, or a greater one, where the two models are exchangeable within each task."""
+        """Return the one-sided p-value of a gain: the probability of such a gain or a greater gain
+        if the two models are exchangeable within each task.
+        """
         return sign_flip(self.by_task)
 
     @property
     def p_of_a_loss(self) -> float:
-        """The same for such a loss."""
+        """Return the one-sided p-value of a loss of this size or a greater loss."""
         return sign_flip([-value for value in self.by_task])
 
     @property
     def spread(self) -> float:
-        """The standard error; of two models that differ on fewer turns than usual, the one that is usual: on few tasks that is luck."""
+        """Return the standard error, but at least the standard error of two models that differ on
+        the usual share of turns.
+
+        A smaller standard error on few tasks is luck.
+        """
         return max(self.se or 0.0, sqrt(USUALLY_DIFFERENT / self.samples))
 
     def visible(self, error: float) -> float | None:
-        """The least gain of shares that a test at this error rate finds with a chance of 80 %; `None` with fewer than two tasks."""
+        """Return the smallest gain in a share that a test at this error rate detects with 80 %
+        power.
+
+        Return None with fewer than two tasks.
+        """
         return (
             None
             if self.se is None
@@ -71,14 +97,20 @@ def paired(
     weights: Sequence[float] = (),
     shares: bool = False,
 ) -> Difference | None:
-    """The mean difference of two models' scores, sample i of both being of task `tasks[i]`; `None` of no samples.
+    """Return the mean difference of two models' scores, or None if there are no samples.
 
-    With `groups`, it is the mean over groups of each group's mean: a group counts as much as any other, however many samples it has.
-    `weights` (default 1 each) are for means over tokens. `shares` says that all scores are between 0 and 1, and so the interval must lie
-    within −1 and 1.
+    Args:
+        tasks: The task of each sample.
+        candidate: The candidate's score of each sample.
+        rival: The rival's score of each sample.
+        groups: The group of each sample. With groups, the result is the mean over the groups'
+            means, so that every group counts equally, regardless of its number of samples.
+        weights: The weight of each sample (default 1), for means over tokens.
+        shares: Whether all scores are between 0 and 1, so that the interval must lie between −1 and
+            1.
 
     Raises:
-        ValueError: `shares`, and a score is below 0 or above 1.
+        ValueError: `shares` is true and a score is below 0 or above 1.
     """
     if not tasks:
         return None
@@ -137,7 +169,9 @@ class _Share(msgspec.Struct, frozen=True):
 def _trials_of_alike(
     tasks: Sequence[str], groups: Sequence[str], weights: Sequence[float]
 ) -> float:
-    """Return how many trials there are if all turns of a task are alike: the number of tasks, or fewer if some weigh more than others."""
+    """Return the number of trials if all turns of a task are alike: the number of tasks, or less if
+    some tasks weigh more than others.
+    """
     totals: dict[str, float] = {}
     sizes: dict[tuple[str, str], float] = {}
     for task, group, weight in zip(tasks, groups, weights, strict=True):
@@ -151,7 +185,13 @@ def _trials_of_alike(
 
 
 def wilson(share: float, trials: float, quantile: float) -> tuple[float, float]:
-    """Return the interval of a share that was seen in so many trials (Wilson, 1927). It contains the share, and lies within 0 and 1."""
+    """Return Wilson's interval (1927) of a share. It contains the share and lies between 0 and 1.
+
+    Args:
+        share: The observed share.
+        trials: The (effective) number of trials.
+        quantile: The quantile of the normal or the t distribution.
+    """
     square = quantile * quantile
     middle = share + square / (2 * trials)
     half = quantile * sqrt(share * (1 - share) / trials + square / (4 * trials**2))
@@ -160,7 +200,13 @@ def wilson(share: float, trials: float, quantile: float) -> tuple[float, float]:
 
 
 def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, float]:
-    """Return the interval of `value`, the difference of two shares, with its standard error (Newcombe, 1998)."""
+    """Return Newcombe's interval (1998) of a difference of two shares.
+
+    Args:
+        value: The difference.
+        se: The standard error of the difference.
+        shares: The two shares, the candidate's first.
+    """
     new, old = shares
     correlation = 0.0
     if new.se and old.se:
@@ -171,16 +217,25 @@ def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, 
 
     low = value - reach(new.value - new.low, old.high - old.value)
     high = value + reach(new.high - new.value, old.value - old.low)
-    return max(low, -1.0), min(high, 1.0)  # rounding alone goes beyond
+    return max(low, -1.0), min(high, 1.0)  # only rounding exceeds the bounds
 
 
 def within(
     value: float, se: float, quantile: float, units: int, least: float = -1.0, most: float = 1.0
 ) -> tuple[float, float]:
-    """Return the interval of a value between `least` and `most` with a standard error over so many units.
+    """Return the interval of a value that is bounded, for statistics that are not a difference of
+    two shares of turns.
 
-    For statistics that are not a difference of two shares of turns, such as a difference of areas under curves. The value is seen as a
-    share of the way from `least` to `most`; the interval is Wilson's, with the effective number of trials.
+    An example is a difference of areas under curves. The value is treated as a share of the way
+    from `least` to `most`. The interval is Wilson's, with the effective number of trials.
+
+    Args:
+        value: The value.
+        se: The standard error of the value.
+        quantile: The quantile of the t distribution.
+        units: The number of units, such as tasks.
+        least: The lower bound of the value.
+        most: The upper bound of the value.
     """
     way = most - least
     share = min(max((value - least) / way, 0.0), 1.0)
@@ -203,14 +258,26 @@ def crossed(
     error: float = 0.05,
     bounds: tuple[float, float] | None = None,
 ) -> Difference | None:
-    """The same for two methods that were trained with several seeds, sample i being of task `tasks[i]` and training `seeds[i]`; [`low`,
-    `high`] leaves out `error`, and holds for other tasks and other seeds.
+    """Return the mean difference of two methods that were trained with several seeds.
 
-    The variances over tasks and over seeds are added: of crossed random effects that is no less than the variance (Owen, The pigeonhole
-    bootstrap, 2007). t is the mean of both, weighted by their variances (Cochran and Cox, Experimental Designs, 1957, § 4.14): with
-    Satterthwaite's degrees of freedom, two or three seeds called noise a difference in 7 to 9 of 100 comparisons. With one task or one seed
-    `se`, `low` and `high` are `None`. `bounds` are the least and the greatest value that is possible (`None`: there are none); the interval
-    is cut off there.
+    The interval `low` to `high` excludes the true difference with probability `error`, for other
+    tasks and other seeds. With only one task or one seed, `se`, `low` and `high` are None.
+
+    The variances over tasks and over seeds are added. The sum is not smaller than the variance of
+    crossed random effects (Owen, The pigeonhole bootstrap, 2007). t is the mean of both quantiles,
+    weighted by their variances (Cochran and Cox, Experimental Designs, 1957, § 4.14). With
+    Satterthwaite's degrees of freedom instead, noise is called a difference in 7 to 9 of 100
+    comparisons with two or three seeds.
+
+    Args:
+        tasks: The task of each sample.
+        seeds: The training seed of each sample.
+        candidate: The candidate's score of each sample.
+        rival: The rival's score of each sample.
+        weights: The weight of each sample (default 1).
+        error: The error rate of the interval.
+        bounds: The smallest and the largest possible value, at which the interval is cut off; None
+            if there are no bounds.
     """
     over = [paired(units, candidate, rival, weights=weights) for units in (tasks, seeds)]
     if over[0] is None or over[1] is None:
@@ -235,25 +302,31 @@ def crossed(
 
 
 def sign_flip(values: Sequence[float]) -> float:
-    """The share of all choices of signs for which the sum of the values is at least what it is: an exact one-sided p value."""
+    """Return the exact one-sided p-value of a sum: the share of all sign choices whose sum is at
+    least as large.
+    """
     total = sum(map(abs, values))
     steps = [round(_STEPS * value / total) for value in values] if total else []
     if not (flipped := [each for each in steps if each]):
         return 1.0
-    chances = np.zeros(sum(map(abs, flipped)) + 1)  # of each sum of the values whose sign is +
+    chances = np.zeros(sum(map(abs, flipped)) + 1)  # by sum of positive values
     chances[0] = 1.0
     for size in map(abs, flipped):
         chances /= 2
         chances[size:] += chances[:-size].copy()
     rounding = (
         sum(map(bool, values)) // 2
-    )  # what rounding may have moved a sum by: sums that are equal must count
+    )  # maximum change of a sum by rounding, so that equal sums count
     return float(chances[max(0, sum(each for each in flipped if each > 0) - rounding) :].sum())
 
 
 def tasks_needed(difference: Difference | None, gain: float, error: float) -> int:
-    """How many tasks a test at this error rate needs to find a gain of shares with a chance of 80 %, by the spread of a difference on fewer
-    tasks; without one, for tasks of a turn each."""
+    """Return the number of tasks that a test at this error rate needs to detect a gain in a share
+    with 80 % power.
+
+    The spread is estimated from `difference`. If it is None, one turn per task and the usual spread
+    are assumed.
+    """
     tasks, spread = (
         (difference.tasks, difference.spread) if difference else (1, sqrt(USUALLY_DIFFERENT))
     )
@@ -263,7 +336,7 @@ def tasks_needed(difference: Difference | None, gain: float, error: float) -> in
 
 
 def t_quantile(degrees: float, quantile: float) -> float:
-    """Return a quantile of Student's t."""
+    """Return a quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, quantile))

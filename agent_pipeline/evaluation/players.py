@@ -1,4 +1,6 @@
-"""Who plays: a model in memory, one behind an OpenAI-compatible endpoint, or the recorded agent."""
+"""The players of episodes: a model in memory, a model behind an OpenAI-compatible endpoint, and the
+recorded agent.
+"""
 
 import json
 import secrets
@@ -17,7 +19,7 @@ from agent_pipeline.sessions.json_text import replace_surrogates
 from agent_pipeline.sessions.session import Message, Tool, ToolCall
 
 _REFUSED = (400, 413, 422)
-"""What says that this request is wrong; of another, the answer may be another."""
+"""HTTP status codes of an endpoint that refuses this request but may accept another request."""
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,8 +31,17 @@ def model_player(
     max_new_tokens: int = 96,
     max_length: int = 2048,
 ) -> Player:
-    """A model in memory, which answers greedily. Of conversations that are few enough for one batch, and short enough, it keeps what it has
-    read."""
+    """Return a player for a model in memory, which answers greedily.
+
+    If all conversations fit into one batch and into the cache, the player keeps the keys and values
+    that it has computed for them.
+
+    Args:
+        model: The model.
+        renderer: The renderer of the model's chat template.
+        max_new_tokens: The maximum number of tokens in a reply.
+        max_length: The maximum number of tokens in a conversation, including the reply.
+    """
     read: dict[tuple[int, int], ReadTokens] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[EpisodeReply]:
@@ -67,9 +78,11 @@ def model_player(
 
 
 def message_of(text: str, tools: Sequence[Tool]) -> Message:
-    """What a model wrote, as an assistant's message: its calls where it can be read as some, what it said before them as `content`.
+    """Return a model's text as an assistant message.
 
-    A call that cannot be read is text, which ends an episode.
+    If the text contains calls that can be parsed, the message has the calls, and its `content` is
+    the text before them. If a call cannot be parsed, the whole text is the content, which ends an
+    episode.
     """
     reply = parse_reply(text, tools)
     if not reply.calls:
@@ -93,12 +106,22 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
 def endpoint_player(
     endpoint: Endpoint, called: str = "The model", one_of_several: bool = False
 ) -> Player:
-    """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
+    """Return a player for a model behind an OpenAI-compatible endpoint, such as vLLM, Ollama or
+    llama.cpp's server.
 
-    A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A conversation that the endpoint refuses
-    ends its episode, and so does a call that the model did not finish: llama.cpp's server answers it with an error of its own. Any other
-    failure raises InfrastructureError, and so do refusals where nothing was answered yet, unless the player is `one_of_several`: whether
-    another one was answered, it does not see.
+    A request for trial k of a task has the `seed` k, so that trials with a temperature differ. An
+    episode ends if the endpoint refuses its conversation, or if the model does not finish a call
+    (llama.cpp's server answers such a call with an error).
+
+    Args:
+        endpoint: The endpoint. Its `parameters` are added to every request.
+        called: The name of the model in error messages.
+        one_of_several: Whether other players use the same model. A refused first request is then
+            not an error, because another player may have received answers.
+
+    Raises:
+        InfrastructureError: The endpoint fails in another way, or refuses a conversation before it
+            has answered any.
     """
     client, answered = endpoint.connect(called), one_of_several
 
@@ -137,7 +160,7 @@ def endpoint_player(
             problem = f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)})"
             if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSED:
                 return EpisodeReply(None, refused=problem)
-            # A server that is no such endpoint answers 200 with anything.
+            # A server that is not an OpenAI-compatible endpoint may answer 200 with any content.
             raise InfrastructureError(
                 f"{problem}: start it, or correct its URL, model or key."
             ) from error
@@ -165,7 +188,10 @@ def endpoint_player(
 
 
 def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:
-    """The agent as it was recorded: episode i says what the assistant said in session i, and falls silent where that ends."""
+    """Return a player that repeats the recorded agent.
+
+    Episode i gets the assistant messages of session i in order, and then empty messages.
+    """
     turns = [
         iter([message for message in session if message["role"] == "assistant"])
         for session in sessions

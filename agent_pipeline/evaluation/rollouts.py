@@ -1,6 +1,8 @@
-"""What a model earns while it is trained: episodes in a world, or single turns beside the logged ones. Tokens in, tokens out.
+"""Rollouts for reinforcement learning: the model plays episodes in a world, or answers single
+logged turns, and earns a reward.
 
-What the model wrote stays as it wrote it: what tools and users say is put after its tokens, and nothing is tokenised twice.
+Rollouts are kept as tokens. The model's tokens stay exactly as it wrote them: the words of tools
+and users are appended, and nothing is tokenized twice.
 """
 
 import json
@@ -24,12 +26,17 @@ if TYPE_CHECKING:
     pass
 
 LENIENT, NAMED, RIGHT_CLASS = 0.8, 0.2, 0.2
-"""What a turn earns that is not right as a whole: the same call to a reader; the right tools with other arguments; an answer of the right
-class with wrong values. The exact call, or the right answer, earns 1."""
+"""Rewards of turns that are not fully right: a call that a reader would regard as the same (0.8),
+the right tools with other arguments (0.2), and an answer of the right class with wrong values
+(0.2). An exact call or a right answer earns 1.
+"""
 
 
 def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -> float:
-    """What a written turn earns beside the logged one, by the matcher of `scoring`; a call where none was due costs `harm_penalty`."""
+    """Return the reward of a generated turn, compared with the logged turn by `answer_scoring`.
+
+    A call at a turn where no call was due costs `harm_penalty`.
+    """
     of = score(sample, text, cut)
     if not sample.calls:
         return (
@@ -45,7 +52,7 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
 
 
 def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[list[Row], Play]:
-    """The samples as rows of turns, and the play that rewards what a model writes in their place."""
+    """Return the samples as training rows, and the function that rewards the model's turns."""
     by_id = {f"{sample.row_id}:{sample.turn_index}": sample for sample in samples}
     rows: list[Row] = [
         {
@@ -86,8 +93,11 @@ def world_rollouts(
     max_length: int,
     harm_penalty: float,
 ) -> Play:
-    """The play of tasks in a world. An episode earns its world's reward where it came to an answer, less `harm_penalty` where it changed
-    the world wrongly."""
+    """Return the function that plays tasks in a world.
+
+    An episode earns the world's reward if it ends with an answer. `harm_penalty` is subtracted if
+    the episode changed the world wrongly.
+    """
 
     def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sampler) -> list[Rollout]:
         writer = _Writer(renderer, sample, max_length - max_new_tokens)
@@ -101,12 +111,13 @@ def world_rollouts(
 
 @dataclass(frozen=True)
 class Practice:
-    """What `train_on_policy` practises on.
+    """The material that `train_on_policy` trains on.
 
     Attributes:
         rows: The tasks to play, or the turns to answer.
-        play: The play that rewards them; None if a teacher corrects them.
-        details: What the identity of the training names beside the rows.
+        play: The function that plays and rewards the rows; None if a teacher corrects the model
+            instead.
+        details: Entries for the identity of the training run, in addition to the rows.
     """
 
     rows: list[Row]
@@ -115,16 +126,16 @@ class Practice:
 
 
 def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> Practice:
-    """Return what `train_on_policy` practises on.
+    """Return the material that `train_on_policy` trains on.
 
     Args:
         rows: SFT rows of the split `train`.
-        config: The options of the step.
-        world: The agent's world, `package.module:Class`. With a world, GRPO plays the first row of
-            each task.
+        config: The options of the training step.
+        world: The agent's world, `package.module:Class`. If it is set, GRPO plays the first row of
+            each task in it.
 
     Raises:
-        SettingsError: the world cannot be imported.
+        SettingsError: The world cannot be imported.
     """
     if isinstance(config, GrpoTraining) and config.use_world and world:
         tasks = list({row["task_key"]: row for row in reversed(rows)}.values())[::-1]
@@ -145,7 +156,9 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
 
 
 class _Writer:
-    """A player that keeps each episode's tokens: the prompt, and after it all that was written and heard, with whose it is."""
+    """A player that keeps each episode's tokens: the prompt, and everything that was written or
+    heard after it, with a mark of which tokens the model wrote.
+    """
 
     def __init__(
         self,
@@ -154,7 +167,8 @@ class _Writer:
         longest_prompt: int,
     ) -> None:
         self._renderer, self._sample, self._longest = renderer, sample, longest_prompt
-        # In some templates a turn of the past ends with another token than one that is written (gpt-oss).
+        # Some templates (gpt-oss) end a past turn with another token than a turn that is being
+        # written.
         ends = {
             *renderer.template.stops,
             *(stop for family in FAMILIES for stop in family.stops),
@@ -186,16 +200,16 @@ class _Writer:
     def _tokens_heard(self, conversation: Conversation) -> list[int]:
         """Return the tokens that follow the model's last stop token.
 
-        These are the results of tools or the user's words, with the template's frame around them
-        and the opening of the model's next turn.
+        These tokens are the results of tools or the user's words, with the template's markers
+        around them and the opening of the model's next turn.
 
         The rendered conversation does not always contain the turn as the model wrote it, because
         some templates are not prefix-preserving (Qwen 3 drops thoughts from past turns). So the end
         of the turn cannot be found by its text. It is found by a comparison instead: the
         conversation is rendered with two versions of the turn that differ only in their last
-        character. Everything after the last difference of the two texts follows the turn. It begins
-        with what closes the turn, such as a quote, a bracket and the stop token. What was heard
-        begins after the first stop token.
+        character. All text after the last difference of the two renderings follows the turn. It
+        begins with the characters that close the turn, such as a quote, a bracket and the stop
+        token. The words that the model heard begin after the first stop token.
         """
         messages = conversation.messages
         last_turn = max(
@@ -233,12 +247,13 @@ class _Writer:
         message = message_of(text, conversation.tools)
         for number, call in enumerate(message.get("tool_calls") or ()):
             call["id"] = (
-                f"call{number:05d}"  # some templates write it, and the same training must give the same bytes
+                f"call{number:05d}"  # some templates write the id, so it must not be random
             )
         return EpisodeReply(message, len(context), len(written))
 
     def rollout(self, number: int, episode: Episode, harm_penalty: float) -> Rollout:
-        # An episode whose beginning is too long has no token of the model's; TRL wants one, which carries no loss.
+        # If the beginning of an episode is too long, the model wrote no token. TRL needs one token,
+        # so a token without loss is used.
         after = self._after[number] or [(min(self._renderer.stop_ids), False)]
         harm = bool(episode.wrong_changes)
         reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
@@ -263,7 +278,9 @@ def _common_ending(first: str, second: str) -> str:
 
 
 def _with_ending(turn: Message, end: str) -> Message:
-    """Return the assistant's turn with another end: of its last call if it calls, else of its words."""
+    """Return the assistant's turn with another ending: the end of its last call, or of its words if
+    it does not call.
+    """
     calls = turn.get("tool_calls")
     if not calls:
         return {**turn, "content": end}
@@ -275,7 +292,7 @@ def _with_ending(turn: Message, end: str) -> Message:
 
 
 def _text(renderer: ChatRenderer, written: list[int]) -> tuple[str, bool]:
-    """What was written, without its stop token, and whether it had one."""
+    """Return the written text without its stop token, and whether it had a stop token."""
     ended = bool(written) and written[-1] in renderer.stop_ids
     text = renderer.decode(written[:-1] if ended else written)
     return text, ended

@@ -1,4 +1,6 @@
-"""One evaluation sample per assistant turn of the held-out rows: what the model is shown, and what the agent then did."""
+"""The evaluation samples: one sample per assistant turn of the held-out rows, with the model's
+prompt and the agent's recorded turn.
+"""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +15,19 @@ from agent_pipeline.sessions.turn_class import TurnClass, classify_turn
 
 @dataclass(frozen=True)
 class TurnSample:
-    """Turn `turn_index` (a position in the row's messages): `prompt` is all before it, then came `calls` or `text`."""
+    """An assistant turn of a held-out row, and the messages before it.
+
+    Attributes:
+        row_id: The id of the row.
+        session_id: The id of the session.
+        task_key: The key of the task.
+        turn_index: The position of the turn in the row's messages.
+        prompt: All messages before the turn.
+        tools: The tools of the row.
+        expected: The recorded turn.
+        calls: The calls of the recorded turn.
+        text: The text of the recorded turn.
+    """
 
     row_id: str
     session_id: str
@@ -27,12 +41,14 @@ class TurnSample:
 
     @property
     def turn_class(self) -> TurnClass | None:
-        """What kind of decision the agent took; None where it said nothing."""
+        """Return the class of the agent's decision, or None if the agent said nothing."""
         return classify_turn(self.expected)
 
     @property
     def key(self) -> str:
-        """sha256 of what is asked and expected, tool-call ids aside: equal samples test the same thing."""
+        """Return the sha256 of the prompt and the expected turn, without the ids of tool calls.
+        Samples with equal keys test the same thing.
+        """
         plain = [
             {k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")}
             for message in self.prompt
@@ -45,17 +61,24 @@ class TurnSample:
 
 
 def expected_calls(message: Message) -> tuple[ParsedCall, ...]:
-    """The calls of a canonical message."""
+    """Return the tool calls of a message."""
     return tuple(ParsedCall(name, decode_arguments(raw)) for name, raw in list_calls([message]))
 
 
 def turn_samples(
     rows: Sequence[DatasetRow], max_samples: int = 0, split: str = "test", seed: int = 0
 ) -> tuple[list[TurnSample], dict[str, int]]:
-    """The samples of the rows of `split`, in order, and the counts `turns`, `duplicates`, `left_out`, `samples`.
+    """Return the samples of the rows of a split, in order, and counts.
 
-    Of equal samples there is one. Where more than `max_samples` (0: no limit) are left, tasks take turns, in an order given by a
-    hash with `seed`, until there are enough: so few samples still come from many tasks.
+    The counts are `turns`, `duplicates`, `left_out` and `samples`. Equal samples are returned once.
+    If more than `max_samples` samples are left, one sample per task is chosen in turn until there
+    are enough, so that a small number of samples still comes from many tasks.
+
+    Args:
+        rows: The SFT rows.
+        max_samples: The maximum number of samples; 0 means no limit.
+        split: The split. Rows of other splits are skipped.
+        seed: The seed of the random order of tasks and samples.
     """
     samples: dict[str, TurnSample] = {}
     turns = 0
@@ -65,7 +88,7 @@ def turn_samples(
         for index, message in enumerate(row["messages"]):
             if message["role"] != "assistant" or not is_trained(
                 message
-            ):  # what should not be trained is not a reference either
+            ):  # untrained turns are not references either
                 continue
             turns += 1
             sample = TurnSample(
@@ -95,7 +118,11 @@ def turn_samples(
 
 
 def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnSample]:
-    """`limit` samples, in their own order: the first of each task, then the second of each, by hash."""
+    """Return `limit` samples in their original order.
+
+    The first sample of each task is chosen first, then the second sample of each task, in an order
+    that is given by a hash.
+    """
     tasks: dict[str, list[str]] = {}
     for key in sorted(samples, key=lambda key: hash_json([seed, key])):
         tasks.setdefault(samples[key].task_key, []).append(key)
@@ -109,6 +136,8 @@ def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnS
 
 
 def as_text(sample: TurnSample) -> str:
-    """What was expected, for a person to read: the calls as JSON, else the answer."""
+    """Return the expected turn as text for a person: its calls as JSON, or its answer if there are
+    no calls.
+    """
     calls = [{"name": call.name, "arguments": call.arguments} for call in sample.calls]
     return "\n".join(json.dumps(call, ensure_ascii=False) for call in calls) or sample.text

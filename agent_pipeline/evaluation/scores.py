@@ -1,6 +1,7 @@
-"""The scores of one model that a comparison of two models is made from: turns, losses, episodes.
+"""The scores of one model from which a comparison of two models is made: turns, losses and
+episodes.
 
-How a single answer is scored is in `answer_scoring`. What follows from two models' scores is in the
+Single answers are scored in `answer_scoring`. Decisions from two models' scores are made in the
 room `promotion`.
 """
 
@@ -8,15 +9,15 @@ import msgspec
 
 
 class TurnScore(msgspec.Struct, frozen=True):
-    """What a model did at a held-out turn.
+    """The score of a model at a held-out turn.
 
     Attributes:
         turn: The name of the turn.
         task: The key of its task.
-        capability: The tool that is expected at the turn, or the expected kind of answer.
+        capability: The expected tool, or the expected kind of answer.
         expects_call: Whether a call is expected.
         called: Whether the model called a tool.
-        right: Whether what the model did is right.
+        right: Whether the model's turn is right.
     """
 
     turn: str
@@ -44,14 +45,14 @@ class RowScore(msgspec.Struct, frozen=True):
 
 
 class EpisodeScore(msgspec.Struct, frozen=True):
-    """What came of an episode.
+    """The score of a model in one episode.
 
     Attributes:
         task: The key of the task that was played.
         trial: The number of the trial.
         seed: The seed of a fresh task.
         done: Whether the task was done.
-        harmed: Whether the world was changed wrongly; `None` if this is not known.
+        harmed: Whether the model changed the world wrongly; `None` if this is not known.
         must_act: Whether the task asks for a change; `None` if the world does not say.
         cut_off: Whether the model's last message was cut off before any harm was seen. The episode
             may then hide harm, so `harmed` is `None`.
@@ -70,11 +71,11 @@ class Scores(msgspec.Struct, frozen=True):
     """All scores of a model.
 
     Attributes:
-        evaluator: The fingerprint of how turns were scored: rows, settings and versions. Scores of
-            different evaluators are never compared.
+        evaluator: The fingerprint of the scoring of turns: rows, settings and versions. Scores with
+            different fingerprints are never compared.
         turns: The scores at the held-out turns.
         losses: The losses on the held-out rows.
-        world: The fingerprint of how episodes were played.
+        world: The fingerprint of the world and the settings of the episodes.
         episodes: The scores of the episodes.
     """
 

@@ -1,7 +1,7 @@
-"""The entries of the files of an evaluation and of episodes, as JSON has them.
+"""The types of the JSON entries in the files of an evaluation and of episodes.
 
-`evaluate` and `reports.episode_report` write them; the pages, the logs and the decision read them.
-Files of older versions may lack some keys.
+`evaluate` and `reports.episode_report` write the files. Pages, logs and the promotion decision read
+them. Files of older versions may lack some keys.
 """
 
 from typing import Literal, TypeAlias, TypedDict
@@ -9,26 +9,26 @@ from typing import Literal, TypeAlias, TypedDict
 from agent_pipeline.sessions.session import Message, Tool
 
 EvaluatedModel: TypeAlias = Literal["base", "adapter"]
-"""The models of an evaluation."""
+"""The names of the two models in an evaluation."""
 
 
 class ScoredAnswer(TypedDict):
-    """What is right about a model's answer at a turn (`AnswerScore`).
+    """The score of a model's answer at a turn (see `AnswerScore`).
 
     Attributes:
         expected: The class of the recorded turn.
-        actual: The class of the reply; None if the reply says nothing.
+        actual: The class of the reply; None if the reply is empty.
         called: Whether the reply calls a tool.
-        right_class: Whether its class is the expected one.
+        right_class: Whether the class of the reply is the expected class.
         tool_name: Whether the tools are right; None if no call was expected.
         arguments: Whether the arguments are right; None if no call was expected.
-        exact: Whether the calls do exactly the same; None if no call was expected.
-        lenient: Whether a reader takes the calls for the same; None if no call was expected.
+        exact: Whether the calls have exactly the same effect; None if no call was expected.
+        lenient: Whether a reader would regard the calls as the same; None if no call was expected.
         answer: Whether the answer is right; None if a call was expected.
-        invalid_call: Whether a call cannot be read.
-        truncated: Whether the limit on new tokens ended a wrong answer.
-        right: The exact call, or the right answer. Older versions wrote None for a call that the
-            limit on new tokens ended.
+        invalid_call: Whether a call cannot be parsed.
+        truncated: Whether the token limit ended a wrong answer.
+        right: Whether the reply is the exact call or the right answer. Older versions wrote None
+            for a call that the token limit ended.
         call_probability: P(call) at the turn; None if it cannot be measured.
     """
 

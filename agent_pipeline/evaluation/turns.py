@@ -1,4 +1,7 @@
-"""One model in memory, asked every assistant turn of held-out conversations: its answers, what of them is right, its loss, and P(call)."""
+"""The answers of a model in memory to held-out turns, and its loss and P(call) on them.
+
+Whether an answer is right is decided in `answer_scoring`.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,11 +34,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MARGIN = 24
-"""New tokens allowed beyond the length of what was expected: room for other spacing and written-out defaults, an end for rambling."""
+"""Number of new tokens that an answer may have beyond the length of the expected answer. It leaves
+room for other spacing and for arguments that repeat their default, but it stops endless answers.
+"""
 
 
 def plain(text: str) -> str:
-    """The words of a text, in lower case."""
+    """Return the words of a text in lower case, separated by blanks."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
@@ -43,9 +48,14 @@ def plain(text: str) -> str:
 class Question:
     """A sample as tokens.
 
-    `messages` are what is shown, shortened to fit. `row` is the prompt and, trained, what was expected, its end token included. `limit` is
-    the most new tokens of an answer; `too_tight` says that it leaves no room for what was expected. `branches` open a call at each place of
-    the turn (see `decision`).
+    Attributes:
+        sample: The sample.
+        messages: The messages that the model reads, shortened to fit.
+        row: The prompt and the expected answer with its end token. Only the answer is trained.
+        limit: The maximum number of new tokens in an answer.
+        too_tight: Whether `limit` is too small for the expected answer.
+        branches: Rows that open a call at each place of the turn where a call may begin (see
+            `call_probability`).
     """
 
     sample: TurnSample
@@ -57,7 +67,7 @@ class Question:
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens after which the model is to speak."""
+        """Return the tokens after which the model answers."""
         return self.row.input_ids[: self.row.turns[0][0]]
 
     @property
@@ -67,8 +77,13 @@ class Question:
 
 @dataclass(frozen=True)
 class TurnAnswer:
-    """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected; `verified`: it is what was
-    expected, and was not generated. `unended`: it was ended by a limit, with or without that room.
+    """A model's answer at a turn.
+
+    Attributes:
+        text: The text of the answer.
+        cut: Whether a limit that is too small for the expected answer ended it.
+        verified: Whether the answer is the expected answer and was not generated.
+        unended: Whether any limit ended the answer.
     """
 
     text: str
@@ -79,8 +94,15 @@ class TurnAnswer:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one pass over rows and questions says: the loss of each row, P(call) at each question, whether its greedy answer is the expected
-    one token for token, and the replies to some of them."""
+    """The results of one forward pass over rows and questions.
+
+    Attributes:
+        losses: The loss of each row.
+        call_probabilities: P(call) at each question.
+        verified: For each question, whether the greedy answer is exactly the expected answer, token
+            for token.
+        replies: The answers to the questions that were asked.
+    """
 
     losses: list[RowLoss]
     call_probabilities: list[float | None]
@@ -113,7 +135,10 @@ def _write_answer_to(
 
 @dataclass
 class TurnAnswerer:
-    """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
+    """A model with its tokenizer and chat template that answers held-out turns.
+
+    If a prompt or a row is longer than `max_length` tokens, its oldest exchanges are removed.
+    """
 
     model: "PreTrainedModel"
     renderer: ChatRenderer
@@ -130,8 +155,20 @@ class TurnAnswerer:
         progress: Progress = silent,
         device: Device | None = None,
     ) -> "TurnAnswerer":
-        """The base model, with the adapter in `trained` on it, or the whole model that lies there; on `device`, by default `fast_device`,
-        and for a whole model, which is trained in float32, `probe_device`. Raises ModelError."""
+        """Load the base model, the base model with an adapter, or a whole trained model.
+
+        Args:
+            base: The base model.
+            trained: The folder of an adapter or of a whole model; None for the base model alone.
+            max_length: The maximum number of tokens in a prompt or row.
+            progress: A callback that reports progress.
+            device: The device. The default is `fast_device` for a base model with or without an
+                adapter, and `probe_device` for a whole model, because a whole model was trained in
+                float32.
+
+        Raises:
+            ModelError: The model cannot be loaded.
+        """
         renderer = load_renderer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = (
@@ -145,7 +182,11 @@ class TurnAnswerer:
         return cls(model, renderer, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
-        """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""
+        """Return a sample as tokens, shortened as in training.
+
+        Return None if the sample is too long even if it is shortened, or if the template cannot
+        render it.
+        """
         row: DatasetRow = {
             "row_id": sample.row_id,
             "session_id": sample.session_id,
@@ -160,7 +201,7 @@ class TurnAnswerer:
             self.renderer.prompt_ids(fitting.messages[:-1], sample.tools),
             ids[start:end],
         )
-        if prompt != ids[:start]:  # a token straddles the border
+        if prompt != ids[:start]:  # a token spans the border
             expected = self.renderer.turn_ids(fitting.messages, sample.tools)
         whole = Encoded(
             [*prompt, *expected],
@@ -190,8 +231,16 @@ class TurnAnswerer:
         questions: Sequence[Question],
         asked: Sequence[int] | None = None,
     ) -> ForwardPass:
-        """Losses, P(call), which answers are the expected ones, and the replies to the questions with the numbers `asked` (None: to all),
-        in one pass; what rows, questions and branches share is computed once, and a reply is generated only from where it is another."""
+        """Compute losses, P(call) and answers in one forward pass.
+
+        Tokens that rows, questions and branches share are computed once. A reply is generated only
+        from the position at which it differs from the expected answer.
+
+        Args:
+            rows: The rows to compute a loss on.
+            questions: The questions to compute P(call) on.
+            asked: The indices of the questions to answer; None for all.
+        """
         asked = range(len(questions)) if asked is None else asked
         branches = [branch for question in questions for branch in question.branches]
         encoded = [
@@ -225,7 +274,10 @@ class TurnAnswerer:
     def replies(
         self, questions: Sequence[Question], text: str = "turns answered"
     ) -> list[TurnAnswer]:
-        """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
+        """Return the greedy answer to each question.
+
+        Special tokens are kept, because some model families mark a call only with special tokens.
+        """
         writer = Writer(self.model, self.renderer.answer_end_ids)
         then = {
             number: _write_answer_to(writer, number, question)
@@ -250,11 +302,13 @@ class TurnAnswerer:
         ]
 
     def text(self, tokens: list[int]) -> str:
-        """Generated tokens as text, special tokens included."""
+        """Return generated tokens as text, including special tokens."""
         return self.renderer.decode(tokens)
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
-        """The greedy answer at each turn; None for a turn that cannot be asked."""
+        """Return the greedy answer at each turn, or None for a turn that does not fit or cannot be
+        rendered.
+        """
         questions = [self.question(sample, max_new_tokens) for sample in samples]
         answers = iter(self.replies([question for question in questions if question]))
         return [next(answers).text if question else None for question in questions]

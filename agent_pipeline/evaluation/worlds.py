@@ -1,22 +1,22 @@
 """Worlds: the environments in which a model plays tasks.
 
 A world is a class with the environment contract of TRL's `GRPOTrainer`, named as
-`package.module:Class`. `World` has what every world must have. A world may also have the optional
-parts below. A class may inherit from the protocols of its parts, so that a type checker sees them,
-but it need not: a part counts if the attribute is there.
+`package.module:Class`. `World` has the methods that every world must have. A world may also have
+the optional parts below. A part counts if the attribute exists. A class may also inherit from the
+protocols of its parts, so that a type checker checks them.
 
-| part | attribute | without it |
+| part | attribute | if it is missing |
 |---|---|---|
-| `HasSystemMessage` | `system` | the row's system message |
-| `HasTools` | `tools` | the row's tools, else schemas made from the methods |
+| `HasSystemMessage` | `system` | the row's system message is used |
+| `HasTools` | `tools` | the row's tools are used, or schemas made from the methods |
 | `HasUser` | `user` | the first answer ends the episode |
-| `TellsMustAct` | `must_act` | tasks are not told apart |
-| `TellsKind` | `kind` | there is no figure per kind |
+| `TellsMustAct` | `must_act` | tasks that ask for a change are not counted separately |
+| `TellsKind` | `kind` | reports have no figures per kind of task |
 | `TellsHarm` | `wrong_changes` | harm is not measured |
-| `TellsComplaint` | `complaint` | no reason is given |
-| `MakesFreshTasks` | `fresh_tasks` | there are no tasks but those of sessions |
+| `TellsComplaint` | `complaint` | reports do not say why a task failed |
+| `MakesFreshTasks` | `fresh_tasks` | only tasks of sessions can be played |
 
-How episodes are played is in `episodes`.
+The module `episodes` plays the episodes.
 """
 
 import inspect
@@ -34,34 +34,34 @@ from agent_pipeline.sessions.session import Tool, hash_json
 
 
 class World(Protocol):
-    """A world with one task. Every public method besides `reset` and `get_reward` is a tool."""
+    """A world with one task. Every public method except `reset` and `get_reward` is a tool."""
 
     def reset(self, **row: object) -> str | None:
-        """Begin the task of a data set's row, and return a text for the model, if there is one."""
+        """Begin the task of a dataset row. Return a text for the model, or None."""
 
     def get_reward(self) -> float:
-        """Return how well the task went; 1.0 or more is done."""
+        """Return how well the task was done. A reward of at least 1.0 means that it is done."""
 
 
 @runtime_checkable
 class HasSystemMessage(Protocol):
-    """A world with a system message of its own."""
+    """A world that has its own system message."""
 
     system: str | None
 
 
 @runtime_checkable
 class HasTools(Protocol):
-    """A world with OpenAI schemas of its tools."""
+    """A world that has OpenAI schemas of its tools."""
 
     tools: Sequence[Tool] | None
 
 
 class SimulatedUser(Protocol):
-    """The user in a world."""
+    """A simulated user in a world."""
 
     def reply(self, text: str) -> str | None:
-        """Return what the user says to an answer; `None` ends the episode."""
+        """Return the user's reply to an answer, or None to end the episode."""
 
 
 @runtime_checkable
@@ -73,35 +73,35 @@ class HasUser(Protocol):
 
 @runtime_checkable
 class TellsMustAct(Protocol):
-    """A world that tells whether its task asks for a change."""
+    """A world that knows whether its task asks for a change."""
 
     must_act: bool | None
 
 
 @runtime_checkable
 class TellsKind(Protocol):
-    """A world that tells the kind of decision that its task asks for, such as `refund`."""
+    """A world that knows the kind of decision that its task asks for, such as `refund`."""
 
     kind: str | None
 
 
 @runtime_checkable
 class TellsHarm(Protocol):
-    """A world that tells what was changed against the task, one text per change."""
+    """A world that lists harmful changes, one text per change that the task did not ask for."""
 
     wrong_changes: Iterable[str] | None
 
 
 @runtime_checkable
 class TellsComplaint(Protocol):
-    """A world that tells why its task is not done."""
+    """A world that gives the reason if its task is not done."""
 
     complaint: str | None
 
 
 @runtime_checkable
 class MakesFreshTasks(Protocol):
-    """A world class that makes tasks that are in no session."""
+    """A world class that can generate tasks that are in no session."""
 
     def fresh_tasks(self, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
         """Return arguments of `reset` for new tasks, named like the task `like`."""
@@ -109,14 +109,14 @@ class MakesFreshTasks(Protocol):
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What a world tells about its task at the end.
+    """The outcome of a task, as its world reports it at the end.
 
     Attributes:
-        reward: How well the task went; 1.0 or more is done.
-        must_act: Whether the task asks for a change; `None` if the world does not tell.
-        kind: The kind of decision; `None` if the world does not tell.
-        wrong_changes: What was changed against the task; `None` if the world does not tell.
-        complaint: Why the task is not done; empty if the world does not tell.
+        reward: How well the task was done; 1.0 or more means done.
+        must_act: Whether the task asks for a change; `None` if the world does not say.
+        kind: The kind of decision; `None` if the world does not say.
+        wrong_changes: Changes that the task did not ask for; `None` if the world does not say.
+        complaint: The reason why the task is not done; empty if the world does not say.
     """
 
     reward: float
@@ -130,7 +130,7 @@ def load_world(name: str) -> Callable[[], World]:
     """Return the class that `package.module:Class` names.
 
     Raises:
-        SettingsError: The class cannot be imported, or has no `reset` or no `get_reward`.
+        SettingsError: The class cannot be imported, or it lacks `reset` or `get_reward`.
     """
     world: Callable[[], World] = load_plugin(name, "world", "agent_pipeline.worlds")
     missing = [
@@ -144,9 +144,9 @@ def load_world(name: str) -> Callable[[], World]:
 
 
 def hash_world_source(name: str) -> str:
-    """Return the hash of the source of a world's module.
+    """Return the hash of the source code of a world's module.
 
-    Episodes in a changed world are other episodes.
+    If the source changes, episodes must be played again.
     """
     world = load_world(name)
     return hash_json(inspect.getsource(inspect.getmodule(world) or type(world)))
@@ -158,14 +158,16 @@ def system_message(world: World) -> str | None:
 
 
 def user_reply(world: World, answer: str) -> str | None:
-    """Return what the user says to an answer; `None` if nobody replies."""
+    """Return the user's reply to an answer, or `None` if the world has no user or the user ends the
+    episode.
+    """
     if not isinstance(world, HasUser) or world.user is None:
         return None
     return world.user.reply(answer)
 
 
 def task_outcome(world: World) -> TaskOutcome:
-    """Return what a world tells about its task at the end."""
+    """Return the outcome of a task, as its world reports it at the end."""
     wrong_changes = world.wrong_changes if isinstance(world, TellsHarm) else None
     return TaskOutcome(
         reward=float(world.get_reward()),
@@ -177,7 +179,7 @@ def task_outcome(world: World) -> TaskOutcome:
 
 
 def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
-    """Return arguments of `reset` for tasks of a world that are in no session.
+    """Return arguments of `reset` for new tasks of a world that are in no session.
 
     Args:
         name: The world, `package.module:Class`.
@@ -186,7 +188,7 @@ def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Ma
         like: The name of a task that the new tasks should resemble.
 
     Raises:
-        SettingsError: The world makes no fresh tasks.
+        SettingsError: The world cannot make fresh tasks.
     """
     world = load_world(name)
     if not isinstance(world, MakesFreshTasks):
@@ -215,7 +217,8 @@ def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
 def tool_schemas(world: World) -> list[Tool]:
     """Return OpenAI schemas of a world's tools.
 
-    They are the world's own schemas, or made from the signatures and docstrings of its methods.
+    If the world has no schemas of its own, they are made from the signatures and docstrings of its
+    methods.
     """
     if tools := own_tools(world):
         return tools
@@ -225,9 +228,9 @@ def tool_schemas(world: World) -> list[Tool]:
 
 
 def run_tool(world: World, name: str, arguments: object) -> str:
-    """Run a call, and return its result as text.
+    """Run a tool call and return its result as text.
 
-    A call that the world cannot run gives `{"error": ...}`, as a real tool would.
+    A call that the world cannot run returns `{"error": ...}`, as a real tool would.
 
     Args:
         world: The world.
@@ -241,7 +244,7 @@ def run_tool(world: World, name: str, arguments: object) -> str:
     if method is None:
         return '{"error":"no such tool"}'
     try:
-        # Half an emoji could not be written into any file.
+        # Half of an emoji (a lone surrogate) cannot be written to a file.
         storable_arguments = make_storable(arguments, Counter())
         bound = inspect.signature(method).bind(**storable_arguments)
     except (TypeError, ValueError):
@@ -251,5 +254,5 @@ def run_tool(world: World, name: str, arguments: object) -> str:
         return result if isinstance(result, str) else to_json(result).decode()
     except InfrastructureError:
         raise
-    except Exception as error:  # the tool is a user's code, and its error is the model's result
+    except Exception as error:  # users write tools, and the model sees their errors
         return to_json({"error": str(error)}).decode()
