@@ -168,6 +168,26 @@ to compare an error with its classes.
 """
 
 
+_MADE_BY = {
+    "canaries": "champion",
+    "embeddings": "sft_coreset",
+    "row_losses": "sft_coreset",
+    "split_ledger": "sft_dataset",
+    "sessions_seen": "sessions",
+}
+"""The assets that make further tables and artifacts, which cannot be selected by name."""
+
+
+def name_asset_to_select(name: str) -> str:
+    """Return the asset that makes a table or an artifact, as `materialize --select` takes it.
+
+    Example:
+        >>> name_asset_to_select("dpo_adapter")
+        'adapter'
+    """
+    return "adapter" if name.endswith("_adapter") else _MADE_BY.get(name, name)
+
+
 def is_retryable(error: BaseException) -> bool:
     """Return whether the same step may succeed when it is tried again.
 

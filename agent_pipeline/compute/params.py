@@ -15,7 +15,7 @@ import msgspec
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.multi_task import MIXED_TABLE
 from agent_pipeline.datasets.rows import DatasetRow
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, name_asset_to_select
 from agent_pipeline.json_types import JsonValue
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
@@ -100,7 +100,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if artifact is None:
             raise DataError(
                 f"The {reference.asset} {reference.identity[:16]} of {self.partition} is gone: "
-                "materialize it again."
+                f"materialize {name_asset_to_select(reference.asset)} again."
             )
         return lake.verify(artifact)
 

@@ -12,7 +12,7 @@ from agent_pipeline.compute.params import common_values
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, name_asset_to_select
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.storage.lake import Artifact
 
@@ -121,8 +121,8 @@ def find_built(
     artifact = workspace.open_lake().find(asset, agent_key(context), identity)
     if artifact is None:
         raise DataError(
-            f"The {asset} of {context.partition_key} vanished after it was built: materialize it "
-            f"again."
+            f"The {asset} of {context.partition_key} vanished after it was built: materialize "
+            f"{name_asset_to_select(asset)} again."
         )
     return artifact
 

@@ -35,7 +35,7 @@ from upath import UPath
 
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, remove_tasks
 from agent_pipeline.datasets.publishing import PUBLICATIONS, read_publication, republish, unpublish
-from agent_pipeline.errors import DamageError, DataError
+from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.governance.lineage import (
     FOLLOWS,
     TABLE,
@@ -286,7 +286,8 @@ class _Removal:
             return self.lake.open(file.asset, file.key)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{file.path} is damaged ({error}): materialize {file.asset} again, or delete it, "
+                f"{file.path} is damaged ({error}): materialize "
+                f"{name_asset_to_select(file.asset)} again, or delete it, "
                 "and repeat."
             ) from error
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
-from agent_pipeline.errors import DamageError, DataError
+from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.ingestion.block_list import ALIAS_PREFIX, BlockList, make_alias
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -360,8 +360,8 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
             raise DamageError(
                 f"{artifact.path} is {artifact.reason}, so it is unknown whether {session_id!r} "
                 f"reached the {artifact.asset} {artifact.name} of "
-                f"{artifact.key}: put a copy of the file back, or materialize {artifact.asset} "
-                "again.",
+                f"{artifact.key}: put a copy of the file back, or materialize "
+                f"{name_asset_to_select(artifact.asset)} again.",
                 artifact.path,
             )
     manifests = [(file.path.parent, manifest) for file, manifest in lake.manifests(files)]

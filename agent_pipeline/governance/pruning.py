@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from agent_pipeline.errors import DamageError
+from agent_pipeline.errors import DamageError, name_asset_to_select
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
@@ -286,7 +286,7 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
                 f"{damaged.path} is {damaged.reason}, so what the {damaged.asset} {damaged.name} "
                 f"of {damaged.key} was made from is "
                 "unknown, and nothing was deleted: put a copy of the file back, or materialize "
-                f"{damaged.asset} again.",
+                f"{name_asset_to_select(damaged.asset)} again.",
                 damaged.path,
             )
         if artifact := stored.by_identity.get(identity):

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import DamageError
+from agent_pipeline.errors import DamageError, name_asset_to_select
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import (
@@ -128,7 +128,7 @@ class Artifact:
         return DamageError(
             f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of "
             f"{', '.join(names)} in {self.path} does not match its manifest. Put a copy back, or "
-            f"materialize {self.asset} again.",
+            f"materialize {name_asset_to_select(self.asset)} again.",
             self.path / names[0],
         )
 
@@ -334,7 +334,7 @@ class Artifacts(Paths):
         raise DamageError(
             f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({reason}): put a copy "
             "back, "
-            f"or materialize {asset} again.",
+            f"or materialize {name_asset_to_select(asset)} again.",
             folder,
         )
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, name_asset_to_select
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST, Artifact, Artifacts, read_manifest
 from agent_pipeline.storage.logs import Log, Record
@@ -104,7 +104,8 @@ class Pointers(Artifacts):
         identity = self.pointers(asset, key).latest
         if identity is None:
             raise DataError(
-                f"There is no {asset} of {key} in {self.root}: materialize {asset} first."
+                f"There is no {asset} of {key} in {self.root}: materialize "
+                f"{name_asset_to_select(asset)} first."
             )
         return self._find_named(asset, key, identity)
 
@@ -185,8 +186,7 @@ class Pointers(Artifacts):
             if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
                 raise DataError(
                     f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize "
-                    f"{asset} "
-                    "again."
+                    f"{name_asset_to_select(asset)} again."
                 )
             return Entry(
                 generation=number,
@@ -212,7 +212,7 @@ class Pointers(Artifacts):
             folder = self.artifact_folder(asset, key, identity)
             raise DataError(
                 f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: "
-                f"materialize {asset} again."
+                f"materialize {name_asset_to_select(asset)} again."
             )
         return artifact
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 from upath import UPath
 
-from agent_pipeline.errors import DamageError, DataError, MissingError
+from agent_pipeline.errors import DamageError, DataError, MissingError, name_asset_to_select
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import DESCRIPTION
 from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, sync
@@ -169,11 +169,13 @@ class Tables(Paths):
             file = pq.ParquetFile(self.fs.open_for_arrow(path))
         except FileNotFoundError as error:
             raise MissingError(
-                f"There is no {asset} of {key} at {path}: materialize {asset} first."
+                f"There is no {asset} of {key} at {path}: materialize "
+                f"{name_asset_to_select(asset)} first."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
             raise DamageError(
-                f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.",
+                f"The {asset} of {key} at {path} is damaged ({error}): materialize "
+                f"{name_asset_to_select(asset)} again.",
                 path,
             ) from error
         missing = sorted(set(schema.names if schema else ()) - set(file.schema_arrow.names))
@@ -181,7 +183,7 @@ class Tables(Paths):
             raise DataError(
                 f"The {asset} of {key} has no column {', '.join(missing)}: an older version made "
                 "it; "
-                f"materialize {asset} again."
+                f"materialize {name_asset_to_select(asset)} again."
             )
         return file
 

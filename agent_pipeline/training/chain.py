@@ -7,7 +7,7 @@ belongs to `sft`, `preference_steps` and `on_policy_steps`.
 from collections.abc import Collection, Sequence
 from typing import get_args
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, name_asset_to_select
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.config import PREFERENCES, Step
@@ -53,8 +53,8 @@ def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Arti
         if adapter.manifest["made_from"]["reference"] != last.identity:
             raise DataError(
                 f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another "
-                f"adapter than the {last.asset} {last.identity[:16]}: materialize {adapter.asset} "
-                "again."
+                f"adapter than the {last.asset} {last.identity[:16]}: materialize "
+                f"{name_asset_to_select(adapter.asset)} again."
             )
         if not isinstance(read_step_report(adapter), SkippedReport):
             last = adapter

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from agent_pipeline.datasets.verdicts import VerdictCounts
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, name_asset_to_select
 from agent_pipeline.storage.artifacts import Artifact
 
 
@@ -197,7 +197,8 @@ def read_step_report(adapter: Artifact) -> StepReport:
     except msgspec.ValidationError as error:
         raise DataError(
             f"The report of the {adapter.asset} {adapter.identity[:16]} of {adapter.key} cannot be "
-            f"read ({error}): it is of an older version. Materialize {adapter.asset} again."
+            f"read ({error}): it is of an older version. Materialize "
+            f"{name_asset_to_select(adapter.asset)} again."
         ) from error
 
 

@@ -1,5 +1,6 @@
 """The shape of the graph: what a user sees before anything has run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,18 @@ import agent_pipeline.defs
 from agent_pipeline.cli.runs import materialize, selected_assets
 from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.definitions import build_defs, defs
 from agent_pipeline.defs.asset_keys import asset_key, asset_name
 from agent_pipeline.defs.run_config import config_by_group, run_config
+from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.keys import parse_key
 from agent_pipeline.options import Options
+from agent_pipeline.selection.vectors import VECTORS
+from agent_pipeline.training.chain import STEPS, name_adapter_asset
 from agent_pipeline_tests.defs.conftest import Bench
+from agent_pipeline_tests.lakes import artifact
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
@@ -43,6 +50,30 @@ def test_the_graph_has_exactly_the_assets_of_its_stages() -> None:
     }
     assert found == {stage: sorted(names) for stage, names in STAGES.items()}
     assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == set(ASSETS)
+
+
+def test_assets_of_remedies() -> None:
+    """Every error text says to materialize something that `--select` takes."""
+    words = {"again", "it", "several", "the"}
+    for path in sorted(Path(agent_pipeline.defs.__path__[0]).parent.rglob("*.py")):
+        for name in re.findall(r"[:.;] [Mm]aterialize ([a-z_]+)", path.read_text("utf-8")):
+            assert name in {*ASSETS, *words}, (path, name)
+    made_by_task = ["row_losses", "canaries", "gguf_export", "evaluation", "episodes"]
+    tables = [LEDGER_TABLE, SEEN_TABLE, VECTORS, "sft_dataset", "judged_sessions"]
+    for name in (*made_by_task, *tables, *map(name_adapter_asset, STEPS)):
+        assert name_asset_to_select(name) in ASSETS, name
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_remedy_of_damaged_adapter(bench: Bench, step: str) -> None:
+    """A damaged adapter of a step is made again by the asset `adapter`."""
+    key = parse_key("shop/support")
+    made = artifact(bench.lake, name_adapter_asset(step), key, {"name": step}, {"a.bin": "weights"})
+    (made.path / "a.bin").write_bytes(b"strange")
+    with pytest.raises(DamageError, match=r"materialize adapter again"):
+        bench.lake.verify(made)
+    with pytest.raises(DataError, match=r"materialize adapter first"):
+        bench.lake.latest(name_adapter_asset(step), parse_key("shop/other"))
 
 
 def test_edges() -> None:
