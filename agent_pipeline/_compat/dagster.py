@@ -8,6 +8,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "DAEMON_MODULE",
     "CheckRunHealthResult",
     "DagsterPipesExecutionError",
+    "RepositoryAddress",
     "RunStatusChangeEventType",
     "WholeLineReader",
     "WorkerStatus",
@@ -80,12 +82,24 @@ class WholeLineReader(dg.PipesFileMessageReader):
                 line = ""
 
 
+@dataclass(frozen=True)
+class RepositoryAddress:
+    """Where Dagster finds the definitions.
+
+    Attributes:
+        workspace_file: The workspace.yaml with the one code location.
+        repository: The name of the repository in the code location.
+    """
+
+    workspace_file: str
+    repository: str
+
+
 def execute_shell_run(
     job: dg.JobDefinition,
     instance: dg.DagsterInstance,
     *,
-    workspace_file: str,
-    repository: str,
+    address: RepositoryAddress,
     assets: Sequence[dg.AssetKey],
     partition: str | None,
     config: Mapping[str, Any],
@@ -99,8 +113,7 @@ def execute_shell_run(
     Args:
         job: The job.
         instance: The Dagster instance.
-        workspace_file: The workspace.yaml with the one code location.
-        repository: The name of the repository in the code location.
+        address: Where Dagster finds the definitions.
         assets: The assets to materialize.
         partition: The partition, or None.
         config: The run config.
@@ -114,14 +127,16 @@ def execute_shell_run(
     from dagster._core.storage.tags import MAX_RETRIES_TAG
     from dagster._core.workspace.load import location_origins_from_yaml_paths
 
-    (location,) = location_origins_from_yaml_paths([workspace_file])
+    (location,) = location_origins_from_yaml_paths([address.workspace_file])
     all_tags = {**tags, MAX_RETRIES_TAG: "0"}
     dagster_run = instance.create_run_for_job(
         job,
         run_config=config,
         tags=merge_run_tags(job, partition, all_tags, list(assets), instance, config),
         asset_selection=frozenset(assets),
-        remote_job_origin=RemoteRepositoryOrigin(location, repository).get_job_origin(job.name),
+        remote_job_origin=RemoteRepositoryOrigin(location, address.repository).get_job_origin(
+            job.name
+        ),
     )
     with _log_copiers_ignore_interrupts():
         return execute_run(InMemoryJob(job), dagster_run, instance)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from agent_pipeline._compat.dagster import execute_shell_run
+from agent_pipeline._compat.dagster import RepositoryAddress, execute_shell_run
 from agent_pipeline.cli.instance import WORKSPACE
 from agent_pipeline.config.assets import STEP_GROUPS
 from agent_pipeline.config.overrides import overrides
@@ -91,8 +91,7 @@ def materialize(
     return execute_shell_run(
         job,
         instance,
-        workspace_file=WORKSPACE,
-        repository=REPOSITORY,
+        address=RepositoryAddress(WORKSPACE, REPOSITORY),
         assets=assets,
         partition=str(key) if key else None,
         config=config,

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from upath import UPath
 
 from agent_pipeline.compute.params import FurtherStepParams, TaskParams
-from agent_pipeline.compute.registry import Result, Task
+from agent_pipeline.compute.registry import BuiltResult, Task
 from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, describe_unverified
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import hash_json
@@ -55,7 +55,7 @@ class Recipe:
     parents: Sequence[Artifact] = ()
 
 
-def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> Result:
+def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> BuiltResult:
     """Return the artifact of a recipe: found in the lake, or written now.
 
     The identity is the hash of `recipe.made_from`, the task's version and its libraries. An
@@ -109,7 +109,7 @@ def build_further_step(
     made_from: MadeFrom,
     write: Callable[[Path], TrainingReport],
     verdicts: VerdictCounts,
-) -> Result:
+) -> BuiltResult:
     """Return the adapter of a step after supervised fine-tuning.
 
     If nothing can be trained, the artifact contains no weights, and its report gives the reason.
@@ -180,6 +180,6 @@ def _begin(folder: Path, params: TaskParams, identity: str, made_from: MadeFrom)
     (folder / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
 
 
-def _describe(artifact: Artifact, reused: bool) -> Result:
+def _describe(artifact: Artifact, reused: bool) -> BuiltResult:
     """Return an artifact as a task's result."""
     return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}

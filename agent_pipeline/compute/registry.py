@@ -6,7 +6,7 @@ The tasks themselves stand in `compute.tasks`, `compute.coresets` and `method_co
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
@@ -14,8 +14,41 @@ from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
 
-Result = dict[str, Any]
+Result: TypeAlias = Mapping[str, Any]
 """What a task returns: JSON, so that it can cross a process boundary."""
+
+
+class BuiltResult(TypedDict):
+    """The result of a task that makes an artifact.
+
+    Attributes:
+        identity: The identity of the artifact.
+        reused: Whether it existed already.
+        report: The report in its manifest, as JSON. The room of the artifact has its type.
+    """
+
+    identity: str
+    reused: bool
+    report: dict[str, Any]
+
+
+class StepResult(BuiltResult, total=False):
+    """The result of a training step. Only supervised fine-tuning has the further keys.
+
+    Attributes:
+        rows: The number of new rows.
+        rows_with_surrogates: The number of new rows in which models saw made-up values.
+        by_size: Which defaults follow from the size of the base model; empty if none do.
+        replay: The counts of the replay buffer.
+        replayed: A sentence about the replayed rows; empty if there are none.
+    """
+
+    rows: int
+    rows_with_surrogates: int
+    by_size: str
+    replay: dict[str, Any]
+    replayed: str
+
 
 Params = TypeVar("Params", bound=TaskParams)
 

@@ -26,7 +26,7 @@ from agent_pipeline.compute.params import (
     SanityParams,
     TrainParams,
 )
-from agent_pipeline.compute.registry import TASKS, Result, task
+from agent_pipeline.compute.registry import TASKS, Result, StepResult, task
 from agent_pipeline.datasets.verdicts import count_row_verdicts, describe_unverified
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
@@ -62,7 +62,7 @@ __all__ = [
 
 
 @task(11, TrainParams, (*MODELS, "trl"))
-def train(params: TrainParams, progress: Progress = silent) -> Result:
+def train(params: TrainParams, progress: Progress = silent) -> StepResult:
     """Train a LoRA adapter on the chosen rows of the split `train` (supervised fine-tuning).
 
     Rows of earlier nights are replayed, and answers of the base model itself are rehearsed. The
@@ -106,7 +106,8 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
     for row, stored_row in zip(rows, stored_rows, strict=True):
         # A row without private values is the same object.
         rows_with_surrogates += row is not stored_row
-    return result | {
+    return {
+        **result,
         "rows": len(rows),
         "rows_with_surrogates": rows_with_surrogates,
         "by_size": describe_size_defaults(params.config, config.model_dump(), base),

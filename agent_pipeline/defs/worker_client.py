@@ -1,7 +1,7 @@
 """What assets request from the worker process, and the materialization of its artifacts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -9,6 +9,7 @@ from agent_pipeline.compute.launchers.launcher import launch
 from agent_pipeline.compute.launchers.places import launcher
 from agent_pipeline.compute.launchers.subprocess import Subprocess
 from agent_pipeline.compute.params import common_values
+from agent_pipeline.compute.registry import BuiltResult
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
@@ -59,10 +60,23 @@ def run_worker(
     return launch(context, chosen, task, given | params)
 
 
+def run_builder(
+    context: dg.AssetExecutionContext,
+    pipes: dg.PipesSubprocessClient,
+    workspace: Workspace,
+    task: str,
+    params: dict[str, Any],
+    tables: Sequence[str] | None = None,
+) -> BuiltResult:
+    """Run a task that makes an artifact. The arguments and errors are those of `run_worker`."""
+    result = run_worker(context, pipes, workspace, task, params, tables=tables)
+    return cast(BuiltResult, result)
+
+
 def built(
     context: dg.AssetExecutionContext,
     workspace: Workspace,
-    result: dict[str, Any],
+    result: BuiltResult,
     metadata: dict[str, Any],
     checks: Sequence[dg.AssetCheckResult],
     pages: Mapping[str, str] | None = None,

@@ -18,7 +18,7 @@ from agent_pipeline.defs.specs import (
     own_check,
     version,
 )
-from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.report import ExportReport, parse_export_report
 from agent_pipeline.promotion.champions import how_to_promote, serve
@@ -67,7 +67,7 @@ def gguf_export(
             "evaluation": evaluation.reference,
             "config": config.model_dump(),
         }
-        result = run_worker(
+        result = run_builder(
             context, pipes, workspace, "export", params, tables=["sft_dataset", "heldout_dataset"]
         )
         report = parse_export_report(result["report"])

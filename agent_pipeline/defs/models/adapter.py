@@ -7,11 +7,12 @@ change is reused.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from msgspec import UNSET
 
+from agent_pipeline.compute.registry import StepResult
 from agent_pipeline.config.assets import ADAPTER, ASSETS, STEP_GROUPS, AdapterConfig
 from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
@@ -55,7 +56,7 @@ class FinishedStep:
 
     step: Step
     artifact: Artifact
-    result: dict[str, Any]
+    result: StepResult
     report: StepReport
 
     @property
@@ -143,7 +144,7 @@ def _train_first_step(
     group = name_adapter_asset("sft")
     params |= {"config": config, "mix": False, "coreset": None}
     result = run_worker(context, pipes, workspace, "train", params, group, IMITATION_TABLES)
-    return _finish(context, workspace, "sft", result)
+    return _finish(context, workspace, "sft", cast(StepResult, result))
 
 
 def _train_further_step(
@@ -169,11 +170,11 @@ def _train_further_step(
     group = name_adapter_asset(step)
     tables = tuple(dict.fromkeys([dataset, "sft_dataset"]))
     result = run_worker(context, pipes, workspace, task, params, group, tables)
-    return _finish(context, workspace, step, result)
+    return _finish(context, workspace, step, cast(StepResult, result))
 
 
 def _finish(
-    context: dg.AssetExecutionContext, workspace: Workspace, step: Step, result: dict[str, Any]
+    context: dg.AssetExecutionContext, workspace: Workspace, step: Step, result: StepResult
 ) -> FinishedStep:
     """Return a step with its artifact and its report, from the worker's result."""
     artifact = find_built(context, workspace, name_adapter_asset(step), result["identity"])

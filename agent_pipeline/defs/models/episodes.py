@@ -16,7 +16,7 @@ from agent_pipeline.defs.specs import (
     own_check,
     warning,
 )
-from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.reports.episode_report import PAGE, figure_rows, parse_episode_report, shown
 from agent_pipeline.storage.lake import Artifact
 
@@ -77,7 +77,7 @@ def episodes(
             "alone": False,
             "held_out": "test",
         }
-        result = run_worker(
+        result = run_builder(
             context,
             pipes,
             workspace,

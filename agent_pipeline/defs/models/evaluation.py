@@ -13,7 +13,7 @@ from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, warning
-from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.evaluation.evaluation_report import (
     EvaluationReport,
     parse_evaluation_report,
@@ -61,7 +61,7 @@ def evaluation(
             in_force(context, workspace, EvaluationConfig),
             workspace.settings().candidate(agent_key(context)),
         )
-        result = run_worker(
+        result = run_builder(
             context,
             pipes,
             workspace,

@@ -12,7 +12,7 @@ from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options
-from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.method_comparison.comparison_report import ComparisonReport
 from agent_pipeline.method_comparison.plan import comparison
 from agent_pipeline.method_comparison.report import CHART, PAGE, page
@@ -49,7 +49,7 @@ def method_comparison(
     with user_errors():
         config = in_force(context, workspace, ComparisonConfig)
         asked = comparison(workspace.settings(), agent_key(context), config)
-        result = run_worker(context, pipes, workspace, "compare_methods", asked, tables=_READS)
+        result = run_builder(context, pipes, workspace, "compare_methods", asked, tables=_READS)
         report = msgspec.convert(result["report"], ComparisonReport)
         made = built(context, workspace, result, {}, [], {"report": PAGE})
         assert isinstance(made.value, Artifact)
