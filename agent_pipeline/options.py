@@ -78,7 +78,7 @@ class Options(BaseModel):
         Raises:
             SettingsError: an option was set under both of its names.
         """
-        renamed: dict[str, Any] = {}
+        renamed: dict[str, object] = {}
         for name, value in values.items():
             current_name = cls.earlier_names.get(name, name)
             if current_name != name:

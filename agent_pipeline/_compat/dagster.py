@@ -102,7 +102,7 @@ def execute_shell_run(
     address: RepositoryAddress,
     assets: Sequence[dg.AssetKey],
     partition: str | None,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     tags: Mapping[str, str],
 ) -> dg.JobExecutionResult:
     """Run assets of a job in this process, as a run that the UI shows like its own.

@@ -4,7 +4,6 @@ What the middleware refuses belongs to `cli.webserver`.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -21,7 +20,7 @@ def run_webserver(wrap: Callable[[ASGIApp], ASGIApp]) -> None:
 
     create_app: Callable[..., ASGIApp] = vars(cli)["create_app_from_workspace_process_context"]
 
-    def create_wrapped_app(*arguments: Any, **options: Any) -> ASGIApp:
+    def create_wrapped_app(*arguments: object, **options: object) -> ASGIApp:
         return wrap(create_app(*arguments, **options))
 
     vars(cli)["create_app_from_workspace_process_context"] = create_wrapped_app

@@ -108,7 +108,7 @@ def _of_path(path: Path) -> Iterable[object]:
     if path.is_dir() and (path / "dataset_info.json").is_file():
         from datasets import load_from_disk
 
-        result: Iterable[Any] = load_from_disk(str(path))
+        result: Iterable[object] = load_from_disk(str(path))
         return result
     if not path.is_file():
         raise DataError(

@@ -261,7 +261,7 @@ class DpoExporter(Exporter):
                 yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
                 continue
             good, bad = (traces[int(row[name])] for name in ("session_id", "rejected_session_id"))
-            record: dict[str, Any] = {
+            record: dict[str, object] = {
                 name: row[name]
                 for name in ("case_id", "prompt", "chosen", "rejected", "tools")
                 if name != "tools" or row[name]

@@ -24,7 +24,7 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
             asset, or a
             value is wrong.
     """
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, object]] = {}
     for text in texts:
         path, equals, written = text.partition("=")
         if not equals:

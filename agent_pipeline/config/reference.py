@@ -228,7 +228,7 @@ def _show_rate(rate: float) -> str:
     return f"{rate:.7f}".rstrip("0")
 
 
-def _quote(value: Any) -> str:
+def _quote(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else _show(value)
 
 

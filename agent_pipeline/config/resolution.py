@@ -78,7 +78,7 @@ def resolve(
         SettingsError: a value of the run does not exist, or is out of range.
     """
     asset = asset_of(options)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for place, layer in _layers(settings, asset, key):
         values |= options.with_current_names(layer)

@@ -258,10 +258,10 @@ class Settings(BaseSettings):
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
-        init_settings: Any,
-        env_settings: Any,
-        dotenv_settings: Any,
-        file_secret_settings: Any,
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file()
         return (
@@ -272,7 +272,7 @@ class Settings(BaseSettings):
 
     def variable(self, *path: str) -> str:
         """Return the environment variable that sets a path of the tree, or an empty text."""
-        value: Any = self._variables
+        value: object = self._variables
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         if value is None or not path:

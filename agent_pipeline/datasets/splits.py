@@ -183,7 +183,7 @@ def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
     Returns:
         The sorted session ids, task keys and content hashes that are in several splits.
     """
-    overlaps: dict[str, list[Any]] = {}
+    overlaps: dict[str, list[object]] = {}
     for kind in ("session_id", "task_key", "content_sha256"):
         values = pa.chunked_array(
             [pc.unique(part[kind]) for _, part in _split_rows(rows)], rows.schema.field(kind).type

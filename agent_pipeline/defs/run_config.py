@@ -152,7 +152,7 @@ def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
     Raises:
         SettingsError: a setting is wrong.
     """
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, object]] = {}
     for group, options in ASSETS.items():
         resolved = resolve(settings, options, key)
         if group not in NOT_NIGHTLY and resolved.origins:

@@ -12,7 +12,7 @@ The loss itself belongs to `tree_loss`.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline._compat.torch import multiply_all
 from agent_pipeline.engine.scoring import without_adapter
@@ -191,7 +191,7 @@ class CapturedGraph:
     inputs: TreeTensors
     results: "list[torch.Tensor]"
     start: Callable[[], None]
-    pool: Any
+    pool: object
 
     def replay(self, tensors: TreeTensors) -> "list[torch.Tensor]":
         """Return the results for another tree of the same size.
@@ -314,7 +314,7 @@ def pad_tensors(tensors: TreeTensors, size: TreeSize, graph_size: TreeSize) -> T
         graph_size.nodes,
         graph_size.keys,
     )
-    padded: dict[str, Any] = {
+    padded: dict[str, object] = {
         "input_ids": pad(tensors["input_ids"], added_nodes),
         "position_ids": pad(tensors["position_ids"], added_nodes),
         "predictors": pad(tensors["predictors"], added_predictors, value=nodes),

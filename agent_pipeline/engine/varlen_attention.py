@@ -136,7 +136,7 @@ def attend_spans(
     if spans.keys is not None:
         keys = _repeated_rows().apply(keys, spans.keys)
         values = _repeated_rows().apply(values, spans.keys)
-    grouped: dict[str, Any] = {}
+    grouped: dict[str, object] = {}
     if "enable_gqa" in signature(varlen_attn).parameters:
         grouped["enable_gqa"] = True  # before PyTorch 2.12, fewer key heads need no option
     output: torch.Tensor = varlen_attn(

@@ -125,7 +125,7 @@ def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
     return _why_not(value, schemas[name])
 
 
-def _why_not(value: dict[str, Any], schema: Mapping[str, Any]) -> str:
+def _why_not(value: dict[str, object], schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and properties:
         required = [key for key in properties if key in (schema.get("required") or ())]

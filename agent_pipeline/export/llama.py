@@ -199,7 +199,7 @@ class LlamaCpp:
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
         """The conversation as the GGUF's own chat template writes it."""
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
             "parallel_tool_calls": True,
@@ -288,5 +288,5 @@ class LlamaCpp:
                 f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat "
                 f"template and the prompts."
             )
-        result: dict[str, Any] = answer
+        result: dict[str, object] = answer
         return result

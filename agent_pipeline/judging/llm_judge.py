@@ -155,9 +155,9 @@ def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
 
     Call ids are left out: they only bind calls to results, which follow the calls.
     """
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, object]] = []
     for message in context.messages:
-        shown: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+        shown: dict[str, object] = {"role": message["role"], "content": message["content"]}
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         if calls:
             shown["tool_calls"] = calls

@@ -93,7 +93,7 @@ class ConfiguredMeasure:
     name: str
     function: Measure
     arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] = field(default_factory=dict)
+    keywords: dict[str, object] = field(default_factory=dict)
     threshold: float | None = None
 
     def take(self, context: EvaluationContext) -> MeasureResult:
@@ -146,7 +146,7 @@ class _WrittenMeasure:
 
     name: str
     arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
+    keywords: dict[str, object]
     threshold: float | None
 
     def spell(self) -> str:
@@ -206,7 +206,7 @@ def _find_measure(name: str) -> Measure:
     """Return a measure by its registered name, its entry point, or its dotted path."""
     if name in MEASURES:
         return MEASURES[name]
-    loaded: Any = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
+    loaded: object = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
     if not callable(loaded):
         raise SettingsError(
             f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation "

@@ -79,7 +79,7 @@ def _parse_named_call(name: str, arguments: str) -> CallsOfMark:
 def _calls_of_value(value: JsonValue) -> CallsOfMark:
     calls = []
     for item in value if isinstance(value, list) else [value]:
-        function: Any = item.get("function", item) if isinstance(item, dict) else item
+        function: object = item.get("function", item) if isinstance(item, dict) else item
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             return None
         arguments = function.get("arguments", function.get("parameters"))

@@ -163,7 +163,7 @@ def _schema(value: object) -> Any:
 
 def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     for message in messages:
-        shown: dict[str, Any] = {
+        shown: dict[str, object] = {
             "role": message["role"],
             "content": message.get("content") or "",
             "source": "input",
@@ -182,7 +182,7 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         yield shown
 
 
-def _reply(text: str, tools: Sequence[Tool]) -> dict[str, Any]:
+def _reply(text: str, tools: Sequence[Tool]) -> dict[str, object]:
     """What a model said: its words and calls, or the text as it is where a call in it cannot be read."""
     reply = parse_reply(text, tools)
     calls = (

@@ -7,7 +7,6 @@ The judge sees what happened, the goal and the final state, not who acted or wit
 import json
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from agent_pipeline.sample.play import Episode
 from agent_pipeline.sample.world import Call, Domain, Records, Result, Say, Task
@@ -52,7 +51,7 @@ def repetition(episode: Episode) -> str | None:
 
 def haste(episode: Episode, domain: Domain) -> str | None:
     """What a call changes must have been looked up before."""
-    results: list[tuple[Call, Any]] = []
+    results: list[tuple[Call, object]] = []
     for event, after in pairwise(episode.events):
         if isinstance(event, Call) and isinstance(after, Result):
             if event.name not in domain.world.reads and not domain.looked_up(event, results):

@@ -7,7 +7,6 @@ table is made again. How vectors are computed does not belong here (`embeddings`
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ OLD_SPACE = "embedding_space"
 
 def store_vectors(
     lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Store the vectors of exactly these texts in the lake.
 
     Args:

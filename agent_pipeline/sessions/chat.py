@@ -234,7 +234,7 @@ def _add_thought(steps: MessageSteps, message: JsonObject) -> None:
 
 def _list_attachments(message: JsonObject) -> list[object]:
     """Return the pictures and files in a message's own fields."""
-    attachments: list[Any] = []
+    attachments: list[object] = []
     for name in ATTACHMENT_FIELDS:
         if isinstance(message.get(name), list):
             attachments += message[name]
@@ -264,7 +264,7 @@ def _read_results(message: JsonObject) -> list[Item]:
     error = message.get("error")
     reason = error.get("message") if isinstance(error, dict) else error
     if reason and isinstance(reason, str):
-        output: Any = reason
+        output: object = reason
     elif parts.is_list:
         output = parts.values or ""  # a list without parts is an empty result
     else:
@@ -311,7 +311,7 @@ def _list_parts(message: JsonObject) -> _Parts:
     than the words.
     """
     content = message.get("content")
-    listed: list[Any] = []
+    listed: list[object] = []
     for name in CONTENT_FIELDS:
         if isinstance(message.get(name), list):
             listed = message[name]
@@ -370,7 +370,7 @@ def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
     """
     additional = _read_additional(message)
     listed = message.get("tool_calls") or additional.get("tool_calls")
-    calls: list[Any] = []
+    calls: list[object] = []
     if isinstance(listed, list | tuple):
         calls += listed
     elif listed:

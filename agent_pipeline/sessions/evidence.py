@@ -144,7 +144,7 @@ def is_cut(message: Mapping[str, object]) -> bool:
     )
 
 
-def _list_parts(message: Mapping[str, Any]) -> list[Any]:
+def _list_parts(message: Mapping[str, Any]) -> list[object]:
     """Return the parts of a message."""
     parts: list[Any] = []
     for name in PART_LIST_FIELDS:
@@ -190,7 +190,7 @@ def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False
     return any(record.get(name) for record in records for name in FINDING_FIELDS)
 
 
-def _list_citations(record: Mapping[str, Any]) -> list[Any]:
+def _list_citations(record: Mapping[str, Any]) -> list[object]:
     """Return the kinds of citations in a message or a part."""
     holders = [record]
     if isinstance(record.get("text"), Mapping):  # OpenAI's threads have the citations in the text

@@ -152,7 +152,7 @@ def repair_arguments(raw: str, damage: Counter[str]) -> str:
     """
     if not raw.strip():
         return "{}"
-    value: Any = raw
+    value: object = raw
     text = raw
     times_decoded = 0
     try:

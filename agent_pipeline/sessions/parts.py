@@ -6,7 +6,7 @@ messages and items are read by `chat`, which calls this module for their parts.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import shows_activity
@@ -194,7 +194,7 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
         function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     fields = function if isinstance(function, dict) else call
     if isinstance(function, str):
-        name: Any = function
+        name: object = function
     else:
         name = fields.get("name") or fields.get("toolName") or fields.get("tool_name")
     text = _read_arguments(fields, call)
@@ -341,7 +341,7 @@ def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
     """Return the words of a text; also an unread item if the text has the fields of a call."""
     text = part.get("text")
     if isinstance(text, str):
-        words: Any = text
+        words: object = text
     elif isinstance(text, dict):  # OpenAI's threads
         words = text.get("value")
     else:  # AgentDojo and OpenTelemetry

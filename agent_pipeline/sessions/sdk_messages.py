@@ -3,8 +3,6 @@
 The functions return messages in a shape that `chat` can read. Reading belongs to `chat`.
 """
 
-from typing import Any
-
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sessions.part_fields import read_part_type
@@ -50,7 +48,7 @@ def read_pydantic_messages(record: JsonObject) -> list[object]:
         if record.get("state") is not None:
             message["status"] = record["state"]
         return [message]
-    messages: list[Any] = []
+    messages: list[object] = []
     if record.get("instructions"):
         messages.append({"role": "system", "content": record["instructions"]})
     for part in record["parts"]:
@@ -76,7 +74,7 @@ def read_autogen_messages(record: JsonObject) -> list[object]:
     parts = content if isinstance(content, list) else [content]
     role = AUTOGEN_ROLES[record["type"]]
     if role == "tool":
-        results: list[Any] = []
+        results: list[object] = []
         for part in parts:
             if isinstance(part, dict):
                 results.append(part | {"role": role, "tool_call_id": part.get("call_id")})
@@ -86,7 +84,7 @@ def read_autogen_messages(record: JsonObject) -> list[object]:
     calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
     if not calls:
         return [{"role": role, "content": content, "reasoning": thought}]
-    messages: list[Any] = [{"role": role, "content": thought, "tool_calls": calls}]
+    messages: list[object] = [{"role": role, "content": thought, "tool_calls": calls}]
     for part in parts:
         if not any(part is call for call in calls):
             messages.append(mark_unread("part beside calls"))

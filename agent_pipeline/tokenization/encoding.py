@@ -119,7 +119,7 @@ def encode_rows(
 
     trained_rows = split_into_trained_rows(renderer, rows)
     encoded = encode_and_count(trained_rows, encode_and_measure, progress)
-    more_counts: dict[str, Any] = {
+    more_counts: dict[str, object] = {
         "tokens": summarize_lengths(lengths),
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),

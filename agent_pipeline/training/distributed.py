@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline._compat.trl import count_trained_tokens
 from agent_pipeline.errors import LESS_MEMORY, ModelError, SettingsError, first_line
@@ -234,7 +234,7 @@ def _train_as_rank(rank: int, folder: Path) -> None:
     if job.device.name == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     renderer = load_renderer(base.path, base.trust_remote_code)
-    model: Any = load_model(base, job.device)
+    model: object = load_model(base, job.device)
     apply_liger(model)
     progress = silent if rank else _print_progress
     trained = train_in_one_process(job, model, renderer.tokenizer, checkpoint, progress)

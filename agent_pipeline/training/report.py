@@ -155,7 +155,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON. Fields that are not set are left out."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
+        values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
 

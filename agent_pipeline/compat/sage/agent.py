@@ -319,7 +319,7 @@ class AgentSFTTrainer:
             for question, reply in zip(questions, read.replies, strict=True)
         ]
         scores = [score(sample, reply.text, reply.cut) for sample, reply in asked]
-        details: dict[str, Any] = msgspec.to_builtins(
+        details: dict[str, object] = msgspec.to_builtins(
             measure_answers([sample.task_key for sample, _ in asked], scores)
         )
         details["counts"] = {

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import uuid4
 
 import dagster as dg
@@ -85,7 +85,7 @@ def launch(
             f"The {task} process ended without a result: materialize again, what is complete is "
             f"not made twice."
         )
-    result: dict[str, Any] = messages[-1]
+    result: dict[str, object] = messages[-1]
     if "error" in result:
         raise (PassingError if result.get("passing") else WorkerError)(result["error"])
     return result

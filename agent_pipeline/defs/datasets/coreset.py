@@ -82,7 +82,7 @@ def sft_coreset(
 
 def shown(coreset: Coreset) -> dict[str, Any]:
     """Return the metadata of a coreset: reasons, coverage, losses and similarities."""
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "training_rows": len(coreset.table),
         "chosen": coreset.chosen,
         "new_rows": coreset.dominance.new,

@@ -220,7 +220,7 @@ def result(
     if files.push_to:
         redactor = Redactor(workspace.settings().redaction_options)
         push_dataset(workspace.open_lake(), key, built, files, redactor)
-    metadata: dict[str, Any] = {"counts": counts_table(built.counts, "what"), **(more or {})}
+    metadata: dict[str, object] = {"counts": counts_table(built.counts, "what"), **(more or {})}
     metadata |= built.rows_without_form
     if built.moved_tasks is not None:
         metadata["tasks_in_another_split_than_the_settings_would_give"] = built.moved_tasks

@@ -104,7 +104,7 @@ def adapter(
     """
     with user_errors():
         chain = workspace.settings().chain(agent_key(context))
-        setting_rows: list[dict[str, Any]] = []
+        setting_rows: list[dict[str, object]] = []
         steps: list[FinishedStep] = []
         for step in chain:
             options, rows = resolve_for_run(context, workspace, ASSETS[name_adapter_asset(step)])
@@ -287,7 +287,7 @@ def report_metadata(report: dict[str, object]) -> dg.MetadataValue:
 def trained_check(steps: Sequence[FinishedStep]) -> dg.AssetCheckResult:
     """Return whether every step trained an adapter and left out few rows."""
     reasons: list[str] = []
-    counts: dict[str, Any] = {}
+    counts: dict[str, object] = {}
     for step in steps:
         counts |= {f"{step.step}_{name}": count for name, count in left_out(step.report).items()}
         if reason := step.skipped or why_rows_are_left_out(step.step, step.report):

@@ -111,8 +111,8 @@ class ClaudeCodeSource(FileSource):
         """Yield the fields of the main conversation and of each side chain."""
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
-        roots: dict[Any, str] = {}
-        distinct: dict[Any, Record] = {}
+        roots: dict[object, str] = {}
+        distinct: dict[object, Record] = {}
         contradicting = 0
         for _, line in records:  # the file of a resumed session repeats earlier lines
             known = distinct.setdefault(text(line.get("uuid")) or id(line), line)

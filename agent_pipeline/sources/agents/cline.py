@@ -8,7 +8,6 @@ before a condensation become a separate session (`ID:before-compaction-1`).
 
 import re
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
@@ -119,7 +118,7 @@ def _edited(path: Path) -> list[object]:
 
 def _views(messages: list[Record]) -> list[list[object]]:
     """Return the messages that the model saw before each condensation or truncation, and last."""
-    views: list[list[Any]] = []
+    views: list[list[object]] = []
     seen: list[Record] = []
     inherited = 0
     for message in messages:
@@ -145,7 +144,7 @@ def _shown(messages: list[Record], inherited: int) -> list[object]:
 
     An earlier session contains the first `inherited` messages. They are not trained again.
     """
-    shown: list[Any] = []
+    shown: list[object] = []
     for message_index, message in enumerate(messages):
         chat_message = {name: value for name, value in message.items() if name not in _OWN}
         if chat_message.get("role") == "assistant":

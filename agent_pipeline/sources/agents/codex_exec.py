@@ -76,7 +76,7 @@ class CodexExecSource(FileSource):
 
 
 def _history(events: list[Record]) -> list[object]:
-    history: list[Any] = []
+    history: list[object] = []
     ended = {
         text(section(event, "item").get("id"))
         for event in events

@@ -8,7 +8,6 @@ therefore damaged (`unread`), and the messages before that point become a separa
 
 from collections import Counter
 from mimetypes import guess_type
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
@@ -111,8 +110,8 @@ class CopilotCLISource(FileSource):
 
 
 def _views(events: list[Record]) -> list[list[object]]:
-    views: list[list[Any]] = []
-    view: list[Any] = []
+    views: list[list[object]] = []
+    view: list[object] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")
         is_compacted = kind == "session.compaction_complete" and data.get("success") is not False
@@ -190,7 +189,7 @@ def _is_picture(attachment: Record) -> bool:
 
 def _unknown(events: list[Record]) -> list[object]:
     """Return an item of damage for each event with content whose type is unknown."""
-    unread_items: list[Any] = []
+    unread_items: list[object] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")
         content = data.get("output") if kind == "hook.end" else event

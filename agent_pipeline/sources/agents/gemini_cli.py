@@ -11,7 +11,6 @@ not recorded.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sessions.items import mark_unread
@@ -119,8 +118,8 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
 
 def _spoken(messages: list[Record]) -> list[object]:
     """Return the chat messages, and items of damage for content that cannot be read."""
-    history: list[Any] = []
-    answered_ids: set[Any] = set()
+    history: list[object] = []
+    answered_ids: set[object] = set()
     for message in messages:
         kind, words = message.get("type"), read_text(message.get("content"))[0].lower()
         if kind in _NOTES:

@@ -4,8 +4,6 @@ The database of newer versions is not read. Messages that are hidden from the mo
 summarized the conversation, become a separate session (`ID:before-compaction-1`).
 """
 
-from typing import Any
-
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, section
@@ -66,7 +64,7 @@ class GooseSource(FileSource):
         tokens = chosen(head, **{name: f"accumulated_{name}" for name in names}) or chosen(
             head, names
         )
-        session_fields: dict[str, Any] = {
+        session_fields: dict[str, object] = {
             "history": shown,
             "context": chosen(head, ("working_dir", "description")),
             "usage": [tokens],

@@ -94,7 +94,7 @@ def side_by_side(
         (owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0))
     )
     owner, texts = next(groups, (None, []))
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for row in rows:
         if row.session_id in seen:
             raise StoreError(

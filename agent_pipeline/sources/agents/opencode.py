@@ -8,7 +8,6 @@ session (`ID:before-compaction-1`).
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
@@ -193,8 +192,8 @@ def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record],
 
 def _views(messages: list[Record]) -> list[list[object]]:
     """Return the messages that the model saw before each summary, and at the end."""
-    views: list[list[Any]] = []
-    view: list[Any] = []
+    views: list[list[object]] = []
+    view: list[object] = []
     request: Record | None = None
     for message in messages:
         info, parts = section(message, "info"), objects(message.get("parts"))
@@ -232,7 +231,7 @@ def _message(info: Record, parts: object) -> list[object]:
     """
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]
-    messages: list[Any] = (
+    messages: list[object] = (
         [{"role": "system", "content": info["system"]}] if info.get("system") else []
     )
     error = section(info, "error")

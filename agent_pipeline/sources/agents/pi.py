@@ -180,9 +180,9 @@ def _views(way: list[Record], copied: set[str]) -> list[list[object]]:
 
     Messages that an earlier view contains are not trained again.
     """
-    views: list[list[Any]] = []
+    views: list[list[object]] = []
     entries: list[Record] = []
-    view: list[Any] = []
+    view: list[object] = []
     for entry in way:
         if entry.get("type") != "compaction":
             entries.append(entry)

@@ -93,8 +93,8 @@ class QwenCodeSource(FileSource):
 
 def _views(way: list[Record]) -> list[list[object]]:
     """Return the messages that the model saw before each compression, and at the end."""
-    views: list[list[Any]] = []
-    view: list[Any] = []
+    views: list[list[object]] = []
+    view: list[object] = []
     for line in way:
         kind, subtype, payload = (
             text(line.get("type")) or "none",
@@ -124,7 +124,7 @@ def _views(way: list[Record]) -> list[list[object]]:
 
 def _unknown(lines: list[Record]) -> list[object]:
     """Return an item of damage for each line with content whose type is unknown."""
-    unread_items: list[Any] = []
+    unread_items: list[object] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))
         is_read = (kind in _QWEN_LINES and isinstance(line.get("message"), dict)) or subtype in (
@@ -200,7 +200,7 @@ def _iflow_history(lines: list[Record]) -> list[object]:
 
     If several lines repeat a call, the first line counts.
     """
-    history: list[Any] = []
+    history: list[object] = []
     calls: set[str] = set()
     for line in lines:
         kind, message = text(line.get("type")) or "none", section(line, "message")

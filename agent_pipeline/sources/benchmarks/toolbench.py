@@ -6,8 +6,6 @@ last prompt is the conversation. The other chains of the search tree are left ou
 a finished chain has only its query. A run ends with a call of `Finish`, which has no result.
 """
 
-from typing import Any
-
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.session import list_calls
 from agent_pipeline.sources.base import add_note
@@ -45,7 +43,9 @@ class ToolBenchSource(RecordSource):
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         answer = section(record, "answer_generation")
         chains = elements(answer.get("train_messages"))
-        messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
+        messages: object = (
+            chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
+        )
         if not chains:
             add_note(
                 self.notes,

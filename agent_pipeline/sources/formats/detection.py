@@ -6,7 +6,6 @@ Readers use them to recognize their files.
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import unreadable
@@ -31,7 +30,7 @@ def sampled(path: Path) -> tuple[Kind | None, list[object]]:
 
 
 @lru_cache(maxsize=8)
-def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
+def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[object]]:
     """Return the kind of a file, and its first records (an empty list if they cannot be read)."""
     kind = kind_of(path)
     try:

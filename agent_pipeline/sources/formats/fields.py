@@ -74,7 +74,7 @@ def _keys_in(raw: bytes) -> int:
     return raw.count(b'":') + raw.count(b'" :')
 
 
-def _refuse_repeated_keys(raw: Any) -> Any:
+def _refuse_repeated_keys(raw: Any) -> object:
     """Parse a JSON text with Python's own parser, which refuses repeated keys here.
 
     Python's parser accepts more than msgspec does, but it is slower.

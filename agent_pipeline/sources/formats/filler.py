@@ -130,7 +130,7 @@ def _is_call(part: dict[str, object]) -> bool:
     )
 
 
-def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, object]:
     """Return a message whose calls have only the arguments of their own tools."""
     if not _calls_in(message):
         return message
@@ -143,7 +143,7 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     return _own_call(result, kept)
 
 
-def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, object]:
     """Return a part of a message.
 
     If the part is a call, arguments of other tools are removed.
@@ -155,7 +155,7 @@ def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     return _own_arguments(part, kept)
 
 
-def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, object]:
     """Remove filler from the arguments of a call."""
     name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
     may_be_null = kept.get(str(holder.get("name")))

@@ -6,7 +6,6 @@ The file `x_labels.json` belongs to `x_sessions.db` and `x_traces.jsonl`. It is 
 """
 
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note
@@ -29,7 +28,7 @@ def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, obje
         StoreError: A file cannot be read. A store with lost verdicts must not look like a store
             without verdicts.
     """
-    labels: dict[str, dict[str, Any]] = {}
+    labels: dict[str, dict[str, object]] = {}
     for path in paths:
         strange = 0
         for _, record in records(path, notes):

@@ -377,7 +377,7 @@ def with_blocks(messages: list[object]) -> list[object]:
     return [_with_own_blocks(message) for message in messages]
 
 
-def _with_own_blocks(message: Any) -> Any:
+def _with_own_blocks(message: Any) -> object:
     """Replace a message's text by the blocks that the text encodes as JSON."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
@@ -404,7 +404,7 @@ def _is_block(value: object) -> bool:
     return isinstance(value, dict) and len(value) == 1 and not _BLOCKS.isdisjoint(value)
 
 
-def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
+def _marked(message: dict[str, Any], reason: str) -> dict[str, object]:
     """Add a stop reason to a message that has none.
 
     LangChain's messages have their fields in an inner object.

@@ -5,8 +5,6 @@ with a chosen and a rejected answer becomes two sessions of one task, a good and
 which is what a preference means.
 """
 
-from typing import Any
-
 from agent_pipeline.sessions.chat import read_items
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
@@ -84,7 +82,7 @@ class PromptCompletionSource(PlainSource):
 
 def _answers_in(record: Record) -> dict[str, object]:
     """Return the answers in a row, by their role; a row with a preference has no other answer."""
-    answers: dict[str, Any] = {}
+    answers: dict[str, object] = {}
     for which, names in _ANSWERS.items():
         values = (decoded(record.get(name)) for name in names)
         answer = next(

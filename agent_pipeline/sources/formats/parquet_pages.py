@@ -102,7 +102,7 @@ class _CompactReader:
         """
         if depth > _MAX_DEPTH:
             raise ValueError("a page header is nested too deeply")
-        fields: dict[int, Any] = {}
+        fields: dict[int, object] = {}
         field_id = 0
         while True:
             head = self._read_byte()

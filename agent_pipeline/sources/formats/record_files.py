@@ -181,7 +181,7 @@ class RecordReader:
 
     def __init__(self, indexed: str = "") -> None:
         self._indexed = indexed
-        self._loaded: OrderedDict[Path, Sequence[Any] | Traces] = OrderedDict()
+        self._loaded: OrderedDict[Path, Sequence[object] | Traces] = OrderedDict()
         self._open: tuple[Path, BinaryIO] | None = None
 
     def record(self, location: RecordLocation) -> Any:
@@ -385,7 +385,7 @@ def _values_in(text: str) -> tuple[list[object], bool]:
 
     The values are the beginning of a list that does not end, or are written one after another.
     """
-    values: list[Any] = []
+    values: list[object] = []
     decoder, position, in_list = json.JSONDecoder(strict=False), 0, False
     while True:
         while position < len(text) and (

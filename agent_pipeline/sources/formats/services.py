@@ -191,7 +191,7 @@ class Service(ABC):
             cursor: The name of the parameter that leads to the next page.
             method: The HTTP method.
         """
-        token: Any = None
+        token: object = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
             page_items = page.get(items, None if page else [])  # MLflow leaves out what is empty

@@ -82,7 +82,7 @@ class Rows(Sequence[dict[str, Any]]):
             ) from error
         return {name: decoded(value) for name, value in values.items()}
 
-    def _own_keys(self, value: object) -> Any:
+    def _own_keys(self, value: object) -> object:
         """Return a value without the keys of its structs that have no value."""
         if isinstance(value, dict):
             kept = {key: self._own_keys(inner) for key, inner in value.items() if inner is not None}

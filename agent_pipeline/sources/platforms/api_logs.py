@@ -298,7 +298,9 @@ def _with_history(
         if previous is None and not kept_elsewhere:
             whole.append((location, record))
             continue
-        earlier: list[Any] = [mark_unread("conversation of the service")] if kept_elsewhere else []
+        earlier: list[object] = (
+            [mark_unread("conversation of the service")] if kept_elsewhere else []
+        )
         met: set[str] = set()
         while previous is not None:
             if previous in met or previous not in calls:

@@ -74,7 +74,7 @@ def tree(attributes: dict[str, object]) -> dict[str, Any]:
 
     If names conflict, the first name counts.
     """
-    root: dict[str, Any] = {}
+    root: dict[str, object] = {}
     for name, value in attributes.items():
         node = root
         *path, last = name.split(".", _DEPTH)
@@ -92,7 +92,7 @@ def tree(attributes: dict[str, object]) -> dict[str, Any]:
 
 def flat(attributes: dict[str, object]) -> dict[str, object]:
     """Return a tree's objects as dotted names; lists and everything else stay as they are."""
-    names: dict[str, Any] = {}
+    names: dict[str, object] = {}
     waiting = [("", attributes)]
     while waiting:
         prefix, node = waiting.pop()

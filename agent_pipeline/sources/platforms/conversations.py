@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from os.path import commonprefix
-from typing import Any
 
 import msgspec
 
@@ -74,7 +73,7 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     calls = in_order(calls)
     # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a
     # stream may pass for calls.
-    unasked: list[Any] = (
+    unasked: list[object] = (
         [None] if any(call.prompt for call in calls) else [mark_cut_text("request")]
     )
     for call in calls:

@@ -5,8 +5,6 @@ The dialects are the GenAI conventions (`gen_ai.input.messages`, …), OpenInfer
 may use several dialects.
 """
 
-from typing import Any
-
 from agent_pipeline.sessions.items import mark_cut_text
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import (
@@ -274,7 +272,7 @@ def _message(raw: object) -> object:
     return chat
 
 
-def _tool(raw: object) -> Any:
+def _tool(raw: object) -> object:
     schema = decoded(
         section(raw, "tool").get("json_schema")
         or (raw.get("json_schema") if isinstance(raw, dict) else None)

@@ -165,7 +165,7 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
 
 def _tools(calls: list[Span]) -> list[object] | None:
     """Return the tools that any of the calls was given; of two of one name the later."""
-    named: dict[str, Any] = {}
+    named: dict[str, object] = {}
     for span in calls:
         for tool in (
             span.tools if isinstance(span.tools, list) else [span.tools] if span.tools else []

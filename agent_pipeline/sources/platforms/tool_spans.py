@@ -5,7 +5,6 @@ They add results to calls, and show calls that the messages lack.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -82,7 +81,7 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
     A result is found by the call's id. Without an id, calls of one name and equal arguments count
     in their order.
     """
-    failed: dict[Any, deque[bool]] = defaultdict(deque)
+    failed: dict[object, deque[bool]] = defaultdict(deque)
     for span in tools if any(span.error for span in tools) else ():
         failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
     calls = {item.call_id: item for item in conversation.items if item.kind == "function_call"}

@@ -124,7 +124,7 @@ class TrajectoryToSFTConverter:
             )
         return row
 
-    def _row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
+    def _row(self, trajectory: AgentTrajectory) -> dict[str, object] | str:
         session = session_of(trajectory)
         if (system := self.config.system_prompt) is not None:
             prompt: list[Message] = [{"role": "system", "content": system}] if system else []

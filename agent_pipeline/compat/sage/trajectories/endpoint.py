@@ -122,7 +122,7 @@ def tool_schema(function: Callable[..., object]) -> Tool:
             "reset, get_reward, system or tools."
         )
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
+        adapter: TypeAdapter[object] = TypeAdapter(function)  # type: ignore[arg-type]
         parameters = adapter.json_schema(schema_generator=Untitled)
     except (PydanticUserError, NameError) as error:
         raise SettingsError(
