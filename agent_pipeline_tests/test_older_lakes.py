@@ -20,6 +20,7 @@ from agent_pipeline.datasets.splits import SPLITS, SplitSizes
 from agent_pipeline.errors import DataError, LakeError
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.evaluation.heldout import heldout_rows
+from agent_pipeline.export.report import read_export_report
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
@@ -43,6 +44,7 @@ from agent_pipeline.sessions.tables import (
     to_rows,
 )
 from agent_pipeline.storage.lake import FORMAT, FORMAT_FILE, Lake
+from agent_pipeline.training.report import SkippedReport, read_step_report, read_training_report
 from agent_pipeline_tests.conftest import SAMPLE
 
 KEY = PartitionKey("shop", "support")
@@ -426,3 +428,31 @@ def test_report_of_an_evaluation(lake: Lake, tmp_path: Path) -> None:
     assert unreadable is not None
     with pytest.raises(DataError):
         read_evaluation_report(unreadable)
+
+
+def test_report_of_a_training(lake: Lake, tmp_path: Path) -> None:
+    """The figures of an older training are read; a report without them asks for a new training."""
+    report = read_training_report(lake.latest("sft_adapter", KEY))
+    assert (report.longest_row_tokens, report.loss_last, report.device) == (9, 2.0, "")
+    write(tmp_path, "sft_adapter", "4" * 64, {}, {"steps": "many"}, {})
+    write(tmp_path, "dpo_adapter", "5" * 64, {}, {"skipped": "too few pairs", "rows": {}}, {})
+    unreadable = lake.find("sft_adapter", KEY, "4" * 64)
+    skipped = lake.find("dpo_adapter", KEY, "5" * 64)
+    assert unreadable is not None and skipped is not None
+    with pytest.raises(DataError):
+        read_step_report(unreadable)
+    assert read_step_report(skipped) == SkippedReport(skipped="too few pairs")
+    with pytest.raises(DataError, match="too few pairs"):
+        read_training_report(skipped)
+
+
+def test_report_of_an_export(lake: Lake, tmp_path: Path) -> None:
+    """The served file of an older export is read; a report without it asks for a new export."""
+    report = read_export_report(lake.latest("gguf_export", KEY))
+    assert (report.ollama.gguf, report.ollama.num_ctx) == ("model-q8_0.gguf", 2048)
+    assert report.answers["f16"].near_ties == 0 and report.gate == {}
+    write(tmp_path, "gguf_export", "6" * 64, {}, {"ollama": 3}, {})
+    unreadable = lake.find("gguf_export", KEY, "6" * 64)
+    assert unreadable is not None
+    with pytest.raises(DataError):
+        read_export_report(unreadable)
