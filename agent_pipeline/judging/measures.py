@@ -47,8 +47,10 @@ class MeasureResult(NamedTuple):
 Measure = Callable[..., Any]
 """A function `(context, **parameters)`.
 
-It returns a `MeasureResult`, a `bool`, `(bool, reason)`, a score from 0 to 1, or `None` (the
-measure does not apply).
+It returns a `MeasureResult`, a `bool`, `(bool, reason)`, a score from 0 to 1, or `None` if the
+measure cannot be taken of the session. A measure whose rule does not concern a session returns
+True: if `curated_sessions` requires a measure, a session without a result is dropped (reason
+`unmeasured`).
 """
 
 _Measure = TypeVar("_Measure", bound=Measure)
@@ -258,7 +260,7 @@ def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
 def _read_result(returned: object, threshold: float | None) -> MeasureResult:
     """Return the result for what a measure returned."""
     if returned is None:
-        return MeasureResult(None, "does not apply")
+        return MeasureResult(None, "has no result for the session")
     result = _unpack_result(returned)
     if result is None:
         return MeasureResult(None, f"returned no result but {_quote(repr(returned))}")

@@ -146,8 +146,8 @@ def _find_failed_measures(
 ) -> list[str]:
     """Return the measures that a turn fails.
 
-    A measure that raises counts as failed, since it found nothing good. A measure that does not
-    apply does not count.
+    A measure that raises counts as failed, since it found nothing good. A measure without
+    a result does not count.
 
     Args:
         context: The session.

@@ -25,6 +25,7 @@ from agent_pipeline.sessions.damage import DAMAGE_KINDS
 from agent_pipeline.sessions.session import THOUGHT, Message, Session, add_thoughts
 from agent_pipeline.sessions.tables import make_session_row
 from agent_pipeline.sessions.transcript import count_characters
+from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.judging.sessions import judge
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -137,6 +138,23 @@ def test_the_first_reason_decides_what_a_session_may_be_used_for(fields, reason,
     assert (decision.reason, decision.detail, decision.use) == (reason, detail, use)
     assert list(decision.missed_measures) == ([] if "m" in fields.get("passed", ["m"]) else ["m"])
     assert decision.make_columns()["kept"] == (use == "positive")
+
+
+@pytest.mark.parametrize(
+    ("measure", "messages"),
+    [
+        ("tool_success_rate >= 0.9", chat("Hi")),
+        ("arguments_match_schema", [*chat("x"), CALLED]),
+        ("no_refusal", chat("Hi")[:1]),
+    ],
+)
+def test_required_measure_without_result(measure: str, messages: list[Message]) -> None:
+    """A good session in which a required measure has no result is unmeasured, as the page says."""
+    row: Any = judged_row("s", messages, (measure,), judgment="acceptable")
+    decision = make_candidate(row, required_measures=[measure]).decision
+    assert (decision.reason, decision.detail) == ("unmeasured", measure)
+    page = (REPOSITORY / "docs" / "explanation" / "judging.md").read_text("utf-8")
+    assert f"- `{measure.split()[0]}`, if the session" in page
 
 
 def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_broken_record():

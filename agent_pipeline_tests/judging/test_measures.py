@@ -245,7 +245,7 @@ def test_two_measures_of_one_name_are_refused(monkeypatch):
         ((False, "too rude"), MeasureResult(False, "too rude")),
         (MeasureResult(True, "fine"), MeasureResult(True, "fine")),
         (MeasureResult(True, "fine", 0.9), MeasureResult(True, "fine", 0.9)),
-        (None, MeasureResult(None, "does not apply")),
+        (None, MeasureResult(None, "has no result for the session")),
         (0.7, MeasureResult(None, "scores, without a threshold", 0.7)),
         (1, MeasureResult(None, "scores, without a threshold", 1.0)),
         (float("nan"), MeasureResult(None, "returned the score nan: scores go from 0 to 1")),
@@ -454,9 +454,9 @@ def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
     panel = JudgingRun(parse_measures(texts), VerdictPolicy(), Labels())
     sessions = list(read_sessions(source, PartitionKey("tau", "airline"), ReadingOptions()))
     assert len(list(panel.judge((None, session) for session in sessions))) == 100
-    # What is not taken does not apply: nothing was called, nothing was answered.
+    # Two measures could not be taken: nothing was called, nothing was answered.
     assert set(panel.not_taken) == {
-        "tool_success_rate does not apply",
+        "tool_success_rate has no result for the session",
         "no_refusal no answer at the end",
     }
     assert panel.verdicts == {
