@@ -47,7 +47,7 @@ def build_defs(
     asset_checks = dg.load_asset_checks_from_package_module(
         agent_pipeline.defs, asset_key_prefix=prefix
     )
-    found = dg.load_definitions_from_package_module(agent_pipeline.defs)
+    objects = dg.load_definitions_from_package_module(agent_pipeline.defs)
     return dg.Definitions(
         assets=[
             _prefix_op(asset.map_asset_specs(_mark_as_own).map_asset_specs(with_columns))
@@ -56,9 +56,9 @@ def build_defs(
             for asset in assets
         ],
         asset_checks=[_prefix_op(checks) for checks in asset_checks],
-        jobs=found.jobs,
-        schedules=found.schedules,
-        sensors=found.sensors,
+        jobs=objects.jobs,
+        schedules=objects.schedules,
+        sensors=objects.sensors,
         resources=resources | dict(resource_overrides or {}),
         # Cheap assets share one process; training and its like run in one of their own
         # (agent_pipeline.worker).
@@ -91,8 +91,8 @@ def check_settings() -> None:
     if not is_code_location_starting():
         return
     settings = load_settings()
-    if found := [*problems(settings), *cron_problems(settings)]:
-        raise SettingsError("\n".join(found))
+    if sentences := [*problems(settings), *cron_problems(settings)]:
+        raise SettingsError("\n".join(sentences))
 
 
 check_settings()

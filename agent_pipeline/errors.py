@@ -131,13 +131,12 @@ class PrivateDataError(PipelineError):
 
     def __init__(self, what: str, kinds_by_file: Mapping[str, Mapping[str, int]]) -> None:
         self.kinds_by_file = {name: dict(kinds) for name, kinds in kinds_by_file.items()}
-        found = "; ".join(
+        sentences = "; ".join(
             f"{name}: {counts_in_words(kinds)}" for name, kinds in sorted(kinds_by_file.items())
         )
         super().__init__(
-            f"{what} holds private data ({found}), so it does not leave the lake: remove the data "
-            f"at its source, or name what may "
-            "stay in redaction.allow."
+            f"{what} holds private data ({sentences}), so it does not leave the lake: remove the "
+            "data at its source, or name what may stay in redaction.allow."
         )
 
 

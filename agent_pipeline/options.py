@@ -237,9 +237,9 @@ def allowed(field: FieldInfo) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(value) for value in get_args(kind) if value != '')}"
     bounds = {
-        type(each): getattr(each, type(each).__name__.lower())
-        for each in field.metadata
-        if isinstance(each, Ge | Gt | Le | Lt)
+        type(constraint): getattr(constraint, type(constraint).__name__.lower())
+        for constraint in field.metadata
+        if isinstance(constraint, Ge | Gt | Le | Lt)
     }
     return f"{_TYPES.get(get_origin(kind) or kind, 'something else')}{_range(bounds)}"
 

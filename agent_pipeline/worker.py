@@ -98,16 +98,16 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _check_version(task: str, asked: int | None) -> None:
+def _check_version(task: str, requested: int | None) -> None:
     """Check that the worker has the version of the task that the run asks for.
 
     Raises:
         SettingsError: the worker has another version, whose result must not pass for the new one.
     """
-    if asked is not None and (task not in TASKS or TASKS[task].version != asked):
+    if requested is not None and (task not in TASKS or TASKS[task].version != requested):
         raise SettingsError(
             f"The worker's agent-pipeline is another than the run's, which asks for version "
-            f"{asked} of {task}: install the same on both."
+            f"{requested} of {task}: install the same on both."
         )
 
 
@@ -165,7 +165,7 @@ def _use_gpus(place: int, processes: int) -> None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         names = visible.split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
-            names[(place * processes + each) % gpus] for each in range(min(processes, gpus))
+            names[(place * processes + offset) % gpus] for offset in range(min(processes, gpus))
         )
 
 

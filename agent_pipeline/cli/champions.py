@@ -200,7 +200,7 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
         gains = [
             figure for figure in decision.figures if figure.name == "gain" and figure.tasks > 1
         ]
-        gain = "".join(f"; gain {shown(each.difference, *clip_interval(each))}" for each in gains)
+        gain = "".join(f"; gain {shown(gain.difference, *clip_interval(gain))}" for gain in gains)
         chance = (
             ""
             if decision.p_value is None

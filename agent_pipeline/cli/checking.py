@@ -26,19 +26,19 @@ def check() -> None:
     from agent_pipeline.redaction import Redactor
 
     settings = load_settings()
-    found = [*problems(settings), *cron_problems(settings)]
+    sentences = [*problems(settings), *cron_problems(settings)]
     keys: list[PartitionKey] = []
     try:
         Redactor(settings.redaction_options)
     except PipelineError as error:
-        if str(error) not in found:
-            found.append(str(error))
+        if str(error) not in sentences:
+            sentences.append(str(error))
     try:
         keys = settings.open_store().partitions()
     except PipelineError as error:
-        found.append(str(error))
+        sentences.append(str(error))
     else:
-        found += unknown_agents(settings, keys)
+        sentences += unknown_agents(settings, keys)
     try:
         fs = settings.open_lake().fs
         if fs.is_shared and not fs.keeps_conditions():
@@ -46,12 +46,12 @@ def check() -> None:
                 f"warning: {UNSAFE.format(fs.root)}", markup=False, highlight=False, soft_wrap=True
             )
     except PipelineError as error:
-        found.append(str(error))
+        sentences.append(str(error))
     for line in set_values(keys):
         console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
-    for sentence in found:
+    for sentence in sentences:
         console.print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    if found:
+    if sentences:
         raise typer.Exit(1)
     stores = without_credentials(", ".join(map(str, settings.stores)))
     console.print(
@@ -74,14 +74,14 @@ def set_values(keys: list[PartitionKey]) -> list[str]:
     for asset, options in ASSETS.items():
         general = resolve(settings, options).table()
         for who, key in (("all agents", None), *((str(key), key) for key in keys)):
-            own = [
+            own_values = [
                 row
                 for row in resolve(settings, options, key).table()
                 if key is None or row not in general
             ]
             lines |= dict.fromkeys(
                 f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}"
-                for row in own
+                for row in own_values
             )
             of_all = shared(settings, asset) if key else []
             several = [row for row in shared(settings, asset, key) if row not in of_all]

@@ -40,12 +40,13 @@ def compare(
     from agent_pipeline.method_comparison.report import PAGE
 
     key = parse_key(partition)
-    own = [each for each in settings or [] if each.startswith(f"{ASSET}.")]
-    shared = [setting for setting in settings or [] if setting not in own]
-    own += [f"{ASSET}.methods={methods}"] * bool(methods) + [f"{ASSET}.seeds={seeds}"] * bool(seeds)
-    own += [f"{ASSET}.settings={json.dumps(shared)}"] * bool(shared)
-    run(key, ASSET, own, job_name=COMPARE)
-    made = load_settings().open_lake().latest(ASSET, key)
-    typer.echo(
-        f"{(made.path / PAGE).read_text(encoding='utf-8')}\n\nThe report is {made.path / PAGE}."
-    )
+    own_settings = [setting for setting in settings or [] if setting.startswith(f"{ASSET}.")]
+    shared = [setting for setting in settings or [] if setting not in own_settings]
+    own_settings += [f"{ASSET}.methods={methods}"] * bool(methods) + [
+        f"{ASSET}.seeds={seeds}"
+    ] * bool(seeds)
+    own_settings += [f"{ASSET}.settings={json.dumps(shared)}"] * bool(shared)
+    run(key, ASSET, own_settings, job_name=COMPARE)
+    comparison = load_settings().open_lake().latest(ASSET, key)
+    page = comparison.path / PAGE
+    typer.echo(f"{page.read_text(encoding='utf-8')}\n\nThe report is {page}.")

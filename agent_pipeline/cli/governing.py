@@ -34,9 +34,9 @@ def lineage_session(
     from agent_pipeline.cli.report import print_session_lineage
     from agent_pipeline.governance.lineage import session_lineage
 
-    found = session_lineage(load_settings().open_lake(), session_id)
-    _show(found, as_json, print_session_lineage)
-    if not (found.rows or found.models or found.forgotten_in):
+    reached = session_lineage(load_settings().open_lake(), session_id)
+    _show(reached, as_json, print_session_lineage)
+    if not (reached.rows or reached.models or reached.forgotten_in):
         raise typer.Exit(1)
 
 
@@ -91,10 +91,10 @@ def forget(
     if not force:
         _refuse_beside_runs()
     if not yes:
-        found = session_lineage(lake, session_id)
-        has = sorted({row.partition or "all" for row in found.rows})
+        lineage = session_lineage(lake, session_id)
+        has = sorted({row.partition or "all" for row in lineage.rows})
         rows = (
-            f"in {len(found.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
+            f"in {len(lineage.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
         )
         console.print(f"{printable(session_id)} is {rows}.", soft_wrap=True, highlight=False)
         where = (
@@ -147,11 +147,11 @@ def prune(
     )
 
 
-def _show(found: object, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
+def _show(lineage: object, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
+        typer.echo(msgspec.json.encode(lineage).decode())
     else:
-        in_words(console, found)
+        in_words(console, lineage)
 
 
 def _refuse_beside_runs() -> None:

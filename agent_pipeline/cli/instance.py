@@ -63,9 +63,9 @@ def dagster_home() -> Path:
     if bool(postgres) != bool(
         reads
     ):  # else the runs of one home would come to lie in two databases
-        found = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
+        problem = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
         raise SettingsError(
-            f"{POSTGRES} {found.format(yaml)}: change one of them "
+            f"{POSTGRES} {problem.format(yaml)}: change one of them "
             "(docs/how-to/operate.md, PostgreSQL)."
         )
     if postgres:

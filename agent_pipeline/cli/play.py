@@ -113,8 +113,8 @@ def play(
     out.mkdir(parents=True, exist_ok=True)
     write_transcripts(out, report, played)
     sessions = [
-        _session(key, model, session_id, each)
-        for session_id, each in zip(ids, played["model"], strict=True)
+        _session(key, model, session_id, episode)
+        for session_id, episode in zip(ids, played["model"], strict=True)
     ]
     store.write_text(
         "".join(json.dumps(session, ensure_ascii=False) + "\n" for session in sessions),

@@ -312,9 +312,9 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
             else ""
         )
         _print(console, f"{indent}sessions    {', '.join(lineage.sessions[:10])}{more}")
-    for each in lineage.made_from:
+    for origin in lineage.made_from:
         _print(console, f"{indent}made from")
-        print_model_lineage(console, each, indent + "  ")
+        print_model_lineage(console, origin, indent + "  ")
 
 
 def print_forgotten(console: Console, report: "Forgotten") -> None:
@@ -383,11 +383,11 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
 def print_pruned(console: Console, report: "Pruned") -> None:
     """Print what nothing refers to, one line per partition and asset, and what to do."""
     for (partition, asset), group in groupby(
-        report.unnamed, key=lambda each: (each.partition, each.asset)
+        report.unnamed, key=lambda model: (model.partition, model.asset)
     ):
-        sizes = [each.bytes for each in group]
+        sizes = [model.bytes for model in group]
         _print(console, f"{partition} {asset}: {len(sizes)}, {sum(sizes) / 1e6:,.1f} MB")
-    count, size = len(report.unnamed), sum(each.bytes for each in report.unnamed) / 1e9
+    count, size = len(report.unnamed), sum(model.bytes for model in report.unnamed) / 1e9
     what = (
         "were deleted"
         if report.deleted

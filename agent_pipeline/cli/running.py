@@ -74,7 +74,7 @@ def materialize(
     if save and not settings:
         raise SettingsError("--save writes what --set says, and there is no --set.")
     key = parse_key(partition) if partition else None
-    values, made = run(key, select, settings or [], fresh=fresh)
+    values, materialized = run(key, select, settings or [], fresh=fresh)
     if save:
         from agent_pipeline.config.saving import save as write
 
@@ -96,7 +96,7 @@ def materialize(
             highlight=False,
             soft_wrap=True,
         )
-    if key and "champion" in made:
+    if key and "champion" in materialized:
         print_outcome(key)
 
 
@@ -269,12 +269,12 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         )
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
     ops: Any = result.dagster_run.run_config["ops"]
-    made = {
+    materialized = {
         event.asset_key.path[-1]
         for event in result.get_asset_materialization_events()
         if event.asset_key
     }
-    return Ran(config_by_group(ops), made)
+    return Ran(config_by_group(ops), materialized)
 
 
 def _sample_store() -> Path:
@@ -284,7 +284,7 @@ def _sample_store() -> Path:
     committed = Path(str(files("agent_pipeline"))).parent / "data" / "sample"
     if committed.is_dir():
         return committed
-    made = load_settings().cache_path / "sample"
-    if not made.is_dir():
-        write_sample(made)
-    return made
+    sample_folder = load_settings().cache_path / "sample"
+    if not sample_folder.is_dir():
+        write_sample(sample_folder)
+    return sample_folder

@@ -62,7 +62,7 @@ def materialize(
         raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
     workspace.open_lake().prepare()
     instance.add_dynamic_partitions(
-        AGENTS.name or "", [str(each) for each in ([key] if key else partitions)]
+        AGENTS.name or "", [str(name) for name in ([key] if key else partitions)]
     )
     job = defs.resolve_job_def(job_name if key else MIX)
     selected = selected_assets(defs, job, select)

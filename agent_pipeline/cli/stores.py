@@ -54,7 +54,7 @@ def discover(
             agent.task_pattern or agent.task_field or settings.task_pattern or settings.task_field
         )
 
-    found = look(
+    discovery = look(
         [parse_location(path)] if path else settings.stores,
         readers(settings.sources),
         blocked,
@@ -65,21 +65,21 @@ def discover(
             sorted(
                 {
                     parse_key(partition.partition)
-                    for store in found.stores
+                    for store in discovery.stores
                     for partition in store.partitions
                 }
             )
         )
     if as_json:
-        typer.echo(without_credentials(msgspec.json.encode(found).decode()))
+        typer.echo(without_credentials(msgspec.json.encode(discovery).decode()))
     else:
-        _show(found)
-    if not found.readable:
+        _show(discovery)
+    if not discovery.readable:
         raise typer.Exit(1)
 
 
-def _show(found: "Discovery") -> None:
-    for store in found.stores:
+def _show(discovery: "Discovery") -> None:
+    for store in discovery.stores:
         totals = (
             f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} "
             f"sessions"
@@ -92,7 +92,7 @@ def _show(found: "Discovery") -> None:
             soft_wrap=True,
         )
         table = Table()
-        rows = [(each.partition, _counted(each)) for each in store.partitions]
+        rows = [(partition.partition, _counted(partition)) for partition in store.partitions]
         shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
         table.add_column("partition", overflow="fold")
         for name in shown:
@@ -114,24 +114,24 @@ def _show(found: "Discovery") -> None:
             console.print(f"note: {without_credentials(note)}", markup=False, soft_wrap=True)
         for error in store.errors:
             console.print(f"error: {without_credentials(error)}", markup=False, soft_wrap=True)
-    if found.unknown:
+    if discovery.unknown:
         console.print(
-            f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}",
+            f"No reader knows {len(discovery.unknown)} files: {', '.join(discovery.unknown[:20])}",
             markup=False,
             soft_wrap=True,
         )
 
 
-def _counted(each: "PartitionReport") -> dict[str, int]:
-    judged = {f"judged {judgment}": count for judgment, count in each.judgments.items()}
+def _counted(report: "PartitionReport") -> dict[str, int]:
+    judged = {f"judged {judgment}": count for judgment, count in report.judgments.items()}
     others = {
-        "forgotten": each.forgotten,
-        "not judged": each.unjudged,
-        "scored": each.scored,
-        "failed": each.failed,
-        "side chains": each.side_chains,
+        "forgotten": report.forgotten,
+        "not judged": report.unjudged,
+        "scored": report.scored,
+        "failed": report.failed,
+        "side chains": report.side_chains,
     }
-    return {"sessions": each.sessions, **judged, **others, "damaged": each.damaged}
+    return {"sessions": report.sessions, **judged, **others, "damaged": report.damaged}
 
 
 def review(
@@ -169,9 +169,9 @@ def review(
     judged_rows = cast("Iterator[JudgedRow]", to_rows(read_batches(judged)))
     rows, counts = choose(judged_rows, sample, seed, first)
     write_review(out, rows)
-    found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(
-        f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).",
+        f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {counted}).",
         soft_wrap=True,
         highlight=False,
     )

@@ -57,14 +57,14 @@ def read_samples(data: object, split: str = "train") -> Samples:
     where a file cannot be read.
     """
     samples, seen = Samples(), Counter[str]()
-    for place, record in enumerate(_records(data), 1):
+    for record_number, record in enumerate(_records(data), 1):
         samples.counts["records"] += 1
         if _is_of_another_split(record, split):
             samples.counts["of_another_split"] += 1
         elif texts := _texts(record):
             samples.texts.append(texts)
             samples.counts["texts"] += 1
-        elif isinstance(row := _row(record, place, split), str):
+        elif isinstance(row := _row(record, record_number, split), str):
             samples.counts[row] += 1
         else:
             seen[row["row_id"]] += 1
@@ -247,9 +247,9 @@ def _weighted(messages: object) -> tuple[Chat, list[int]]:
     if not isinstance(messages, list):
         return read_chat(messages), [1]
     weights = [
-        int(bool(each.get("weight", 1)))
-        for each in objects(messages)
-        if each.get("role") == "assistant"
+        int(bool(object.get("weight", 1)))
+        for object in objects(messages)
+        if object.get("role") == "assistant"
     ]
     return read_chat(
         [
@@ -262,5 +262,5 @@ def _weighted(messages: object) -> tuple[Chat, list[int]]:
 def _without_nulls(value: object) -> object:
     """A value as it was before `datasets` gave every object all the keys that any has."""
     if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

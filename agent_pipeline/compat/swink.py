@@ -132,12 +132,16 @@ class Exporter:
         counts = Counter() if counts is None else counts
         ready = sorted(
             _examples(traces, options, counts),
-            key=lambda each: (each.case_id, *_identity(each.example.session), repr(each.score)),
+            key=lambda example: (
+                example.case_id,
+                *_identity(example.example.session),
+                repr(example.score),
+            ),
         )
         records = list(self._records(ready, options, counts))
         counts["records"] += len(records)
         if not records:
-            best = max((each.score for each in ready if each.scored), default=None)
+            best = max((example.score for example in ready if example.scored), default=None)
             raise NothingToExport(
                 f"Nothing to export as {self.format} at the quality threshold "
                 f"{options.quality_threshold} "
@@ -237,13 +241,13 @@ class DpoExporter(Exporter):
     ) -> Iterator[dict[str, object]]:
         good_and_bad: tuple[list[Session], list[Session]] = ([], [])
         limit = options.quality_threshold - options.margin + _TOLERANCE
-        for place, trace in enumerate(traces):
+        for index, trace in enumerate(traces):
             passes = trace.passes(options)
             if passes or (trace.scored and trace.score <= limit):
                 # Pairs are of a case, whatever task a session is a trial of, and two agents'
                 # sessions may have one id.
                 named = {
-                    "session_id": f"{place:012d}",
+                    "session_id": f"{index:012d}",
                     "task_key": trace.case_id,
                     "score": trace.score,
                 }
@@ -282,7 +286,7 @@ class DpoExporter(Exporter):
 
 
 _EXPORTERS: dict[str, type[Exporter]] = {
-    each.format: each for each in (ChatMlExporter, DpoExporter, ShareGptExporter)
+    exporter.format: exporter for exporter in (ChatMlExporter, DpoExporter, ShareGptExporter)
 }
 
 

@@ -71,9 +71,9 @@ def tasks_to_play(
             world, fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like)
         )
         chosen += [
-            dict(each)
-            for each in offered
-            if fresh_task_id(str(each.get("task_key")), each.get("seed")) not in in_store
+            dict(task)
+            for task in offered
+            if fresh_task_id(str(task.get("task_key")), task.get("seed")) not in in_store
         ][:fresh_tasks]
     return chosen
 
@@ -176,9 +176,9 @@ def gguf_player(
         ]
         yield [
             endpoint_player(
-                Endpoint(*of, concurrency=1, seconds=600), "llama.cpp", one_of_several=True
+                Endpoint(*report, concurrency=1, seconds=600), "llama.cpp", one_of_several=True
             )
-            for of in of_server
+            for report in of_server
         ]
 
 

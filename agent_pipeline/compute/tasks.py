@@ -502,7 +502,7 @@ def compare(params: CompareParams, progress: Progress = silent) -> Result:
         result = evaluate.run(evaluate_params, progress, base_passes=base_passes)
         return str(result["identity"])
 
-    references = [each for each in (params.candidate, params.champion) if each]
+    references = [reference for reference in (params.candidate, params.champion) if reference]
     adapters = [params.find_artifact(reference) for reference in references]
     result = {
         "candidate": evaluate_on(params.candidate, on_select) if has_select else None,

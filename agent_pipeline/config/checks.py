@@ -51,7 +51,7 @@ def problems(settings: Settings) -> list[str]:
         lambda: open_senders(settings.notify.urls),
     )
     general = [*_sentences(*checks), *_problems_of(settings, None)]
-    own = [
+    agent_sentences = [
         f"{name}: {sentence}"
         for name in settings.agents
         for sentence in _problems_of(settings, parse_key(name))
@@ -66,7 +66,7 @@ def problems(settings: Settings) -> list[str]:
         files.append(
             f"The rubric {settings.rubric_path} does not exist: correct the setting judge.rubric."
         )
-    return [*general, *own, *files]
+    return [*general, *agent_sentences, *files]
 
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
@@ -74,8 +74,8 @@ def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
         partial(lambda options, check: check(resolve(settings, options, key).options), *item)
         for item in CHECKS.items()
     ]
-    own = (_reading, _judge, _world, _teacher, _reasoning, _places)
-    return _sentences(*checks, *(partial(each, settings, key) for each in own))
+    agent_checks = (_reading, _judge, _world, _teacher, _reasoning, _places)
+    return _sentences(*checks, *(partial(check, settings, key) for check in agent_checks))
 
 
 def _sentences(*checks: Callable[[], object]) -> list[str]:

@@ -46,9 +46,10 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
     if asset and asset not in ASSETS:
         raise SettingsError(f"There is no asset {asset!r} to set{did_you_mean(asset, ASSETS)}")
     having = [
-        each
-        for each, options in ASSETS.items()
-        if (name in options.model_fields or name in options.earlier_names) and asset in ("", each)
+        asset_name
+        for asset_name, options in ASSETS.items()
+        if (name in options.model_fields or name in options.earlier_names)
+        and asset in ("", asset_name)
     ]
     if not having:
         candidates = [ASSETS[asset]] if asset else list(ASSETS.values())

@@ -219,7 +219,7 @@ def _show(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_quote, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_quote(key)} = {_quote(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{_quote(key)} = {_quote(part)}' for key, part in value.items())}}}"
     return str(value)
 
 

@@ -96,9 +96,9 @@ def resolve(
     resolved = options.validated(values, f"{asset}.")
     defaults = options()
     origins = {
-        name: place
-        for name, place in origins.items()
-        if place == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)
+        name: origin
+        for name, origin in origins.items()
+        if origin == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)
     }
     return Resolved(resolved, origins)
 
@@ -124,9 +124,9 @@ def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> l
     agent = settings.agents.get(str(key)) if key else None
     rows = []
     for name in SHARED.get(asset, ()):
-        if own := getattr(agent, name, None):
+        if agent_value := getattr(agent, name, None):
             place = settings.variable("agents", str(key), name) or f'[agents."{key}"]'
-            rows.append({"setting": name, "value": own, "set_by": place})
+            rows.append({"setting": name, "value": agent_value, "set_by": place})
             continue
         for setting, place, value, default in _values(settings, name):
             if value != default:
@@ -161,7 +161,7 @@ def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, object, o
 
 def asset_of(options: type[Options]) -> str:
     """Return the name of a group of options: its asset, or the training step."""
-    return next(name for name, each in ASSETS.items() if each is options)
+    return next(name for name, value in ASSETS.items() if value is options)
 
 
 def _layers(

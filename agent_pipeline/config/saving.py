@@ -60,10 +60,10 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
         table = table[name]
     if names[-1] not in table:
         table.append(names[-1], tomlkit.table())
-    found = table[names[-1]]
-    if not isinstance(found, Table | Mapping):
+    value = table[names[-1]]
+    if not isinstance(value, Table | Mapping):
         raise TypeError(f"{'.'.join(names)} is not a table")
-    return found
+    return value
 
 
 def _is_dotted(table: object, name: str) -> bool:

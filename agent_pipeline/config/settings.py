@@ -237,7 +237,7 @@ class Settings(BaseSettings):
         several = (
             isinstance(store, list)
             and bool(store)
-            and all(isinstance(each, str) and each for each in store)
+            and all(isinstance(part, str) and part for part in store)
         )
         if not several and not (isinstance(store, str) and store):
             raise ValueError("it is neither a path nor a list of paths")
@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     def stores(self) -> list[Location]:
         """The stores to read, their paths absolute; a store that is named twice counts once."""
         named = [self.store] if isinstance(self.store, str) else self.store
-        return list(dict.fromkeys(parse_location(each, self._home) for each in named))
+        return list(dict.fromkeys(parse_location(location, self._home) for location in named))
 
     @property
     def cache_path(self) -> Path:
@@ -319,8 +319,8 @@ class Settings(BaseSettings):
 
         New sessions and sessions that are gone count too.
         """
-        own = self.agents.get(str(key), AgentSettings()).new_sessions
-        return self.night.new_sessions if own is None else own
+        agent_value = self.agents.get(str(key), AgentSettings()).new_sessions
+        return self.night.new_sessions if agent_value is None else agent_value
 
     def world(self, key: PartitionKey | None) -> str:
         """Return the agent's world (`package.module:Class`), or an empty text."""
@@ -382,9 +382,13 @@ class Settings(BaseSettings):
 
     @property
     def redaction_options(self) -> RedactionOptions:
-        of = self.redaction
+        options = self.redaction
         return RedactionOptions(
-            of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions), of.ner_model
+            options.enabled,
+            tuple(options.allow),
+            tuple(options.types),
+            tuple(options.phone_regions),
+            options.ner_model,
         )
 
     def reading(self, key: PartitionKey) -> ReadingOptions:
@@ -482,9 +486,9 @@ def _refuse_unknown_variables() -> None:
             continue
         name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
         if name not in known or (nested and name not in _NESTED):
+            variables = [PREFIX + known_name for known_name in known]
             raise SettingsError(
-                f"{variable} is not a "
-                f"setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}"
+                f"{variable} is not a setting{did_you_mean(PREFIX + name, variables)}"
             )
 
 

@@ -130,7 +130,7 @@ class MultiTaskMixer:
         total = self.config.total_samples
         if total is None:
             total = _find_largest_total(sizes, shares)
-        asked = round_by_largest_remainder(total, shares)
+        rows_asked = round_by_largest_remainder(total, shares)
         taken = _share_out(total, sizes, shares)
         if not sum(taken.values()):
             described = ", ".join(
@@ -142,8 +142,8 @@ class MultiTaskMixer:
                 share=float(shares[task]),
                 available=sizes[task],
                 duplicates=duplicates[task],
-                asked=asked[task],
-                shortfall=max(asked[task] - sizes[task], 0),
+                asked=rows_asked[task],
+                shortfall=max(rows_asked[task] - sizes[task], 0),
                 taken=taken[task],
             )
             for task in sorted(sizes)

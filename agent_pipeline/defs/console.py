@@ -36,7 +36,7 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         return _sentence_in(error) or error.to_string().strip() if error else event.message
     if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
         metadata = event.materialization.metadata
-        values = {name: each.value for name, each in metadata.items()}
+        values = {name: value.value for name, value in metadata.items()}
         rows, size = values.get("dagster/row_count"), values.get("size_bytes")
         what = (
             f"{rows:,} rows"

@@ -95,13 +95,13 @@ def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
             ["of", "value", "last version", "new sessions", "moved"],
             (
                 [
-                    each.what,
-                    each.value,
-                    f"{each.before:.0%}",
-                    f"{each.now:.0%}",
-                    "moved" if each.moved else "",
+                    share.what,
+                    share.value,
+                    f"{share.before:.0%}",
+                    f"{share.now:.0%}",
+                    "moved" if share.moved else "",
                 ]
-                for each in drift.shares
+                for share in drift.shares
             ),
         ),
     }
@@ -134,12 +134,17 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
     """Return a bar chart of shares before and now."""
     figure, axes = _figure(title)
     for offset, colour, values in (
-        (-0.2, _PALE, [each.before for each in shares]),
+        (-0.2, _PALE, [share.before for share in shares]),
         (0.2, _COLOUR, [share.now for share in shares]),
     ):
-        axes.barh([at + offset for at in range(len(shares))], values, height=0.4, color=colour)
+        axes.barh(
+            [row_index + offset for row_index in range(len(shares))],
+            values,
+            height=0.4,
+            color=colour,
+        )
     axes.set_yticks(
-        range(len(shares)), [f"{each.what}: {each.value}" for each in shares], fontsize=7
+        range(len(shares)), [f"{share.what}: {share.value}" for share in shares], fontsize=7
     )
     axes.set_ylim(max(len(shares), _FEWEST_PLACES) - 0.4, -0.6)
     axes.set_xlim(0, 1)

@@ -119,11 +119,11 @@ def _texts_result(
     why = None
     if finds:
         named = "; ".join(
-            f"{name}: {counts_in_words(found)}" for name, found in sorted(finds.items())
+            f"{name}: {counts_in_words(counts)}" for name, counts in sorted(finds.items())
         )
         what_follows = "it is not served" if blocks else "read the files before you share them"
         why = f"the texts of {asset} hold what looks private ({named}): {what_follows}"
-    rows = [[name, counts_in_words(found)] for name, found in sorted(finds.items())]
+    rows = [[name, counts_in_words(counts)] for name, counts in sorted(finds.items())]
     metadata = {
         "files": len(files),
         "found": counts_table(kinds, "kind of private data"),

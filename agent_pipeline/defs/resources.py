@@ -98,13 +98,13 @@ class Workspace(dg.ConfigurableResource):
             judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same
         )
         rubric = read_rubric(settings.rubric_path) if settings.rubric_path else ""
-        together = SpendLimits(
+        night_limits = SpendLimits(
             settings.night.judge_requests, settings.night.judge_tokens, settings.night.judge_usd
         )
         client = LlmClient(
             endpoint,
             limits,
             settings.cache_path / "judge.sqlite",
-            NightlyLimits(night, together) if night else None,
+            NightlyLimits(night, night_limits) if night else None,
         )
         return LlmJudge(client, rubric, max_characters=judge.max_characters)

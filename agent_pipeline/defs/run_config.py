@@ -138,7 +138,7 @@ def resolve_for_run(
     ):
         check_texts(
             run.get("settings") or [],
-            {name: resolve(settings, each, key).options for name, each in ASSETS.items()},
+            {name: resolve(settings, value, key).options for name, value in ASSETS.items()},
         )
     resolved = resolve(settings, options, key, run)
     for sentence in preset_sentences(resolved):
@@ -175,10 +175,10 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
     group = asset_of(options)
     ops: Any = context.run.run_config.get("ops") or {}
     written = config_by_group(ops).get(group) or {}
-    given = context.op_execution_context.op_config or {}
+    run_values = context.op_execution_context.op_config or {}
     if owning_asset(group) != group:
-        given = given.get(group) or {}
-    chosen = {name: given[name] for name in written if given.get(name) is not None}
+        run_values = run_values.get(group) or {}
+    chosen = {name: run_values[name] for name in written if run_values.get(name) is not None}
     is_filled_form = set(options.model_fields) <= set(chosen)
     if SET_TAG in context.run.tags or not is_filled_form:
         return chosen

@@ -46,7 +46,7 @@ def run_worker(
     """
     settings, key = workspace.settings(), agent_key(context)
     chosen = launcher(settings, group or context.asset_key.path[-1], key, pipes)
-    given = {
+    extras = {
         **common_values(settings, key),
         # A step or a run that is tried again goes on with what its first try made.
         "fresh": (context.run.root_run_id or context.run.run_id)
@@ -57,7 +57,7 @@ def run_worker(
         if isinstance(chosen, Subprocess)
         else 0,  # clusters have queues of their own
     }
-    return launch(context, chosen, task, given | params)
+    return launch(context, chosen, task, extras | params)
 
 
 def run_builder(

@@ -154,8 +154,11 @@ def values_agree(sample: TurnSample, text: str) -> bool:
         (index for index, message in enumerate(sample.prompt) if message["role"] == "user"),
         default=-1,
     )
-    asked, results = _texts(sample.prompt[: last_user + 1]), _texts(sample.prompt[last_user + 1 :])
-    return (recorded & values(results)) - values(asked) <= stated
+    question_texts, results = (
+        _texts(sample.prompt[: last_user + 1]),
+        _texts(sample.prompt[last_user + 1 :]),
+    )
+    return (recorded & values(results)) - values(question_texts) <= stated
 
 
 def values(texts: Sequence[str]) -> set[str]:

@@ -42,22 +42,22 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
     """
     if isinstance(value, dict):
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        given = {
-            key: each
-            for key, each in value.items()
-            if each is not None or key in required or _takes_null(properties.get(key) or {})
+        arguments = {
+            key: argument
+            for key, argument in value.items()
+            if argument is not None or key in required or _takes_null(properties.get(key) or {})
         }
         defaults = {
-            key: each["default"]
-            for key, each in properties.items()
-            if key not in given and each.get("default") is not None
+            key: property["default"]
+            for key, property in properties.items()
+            if key not in arguments and property.get("default") is not None
         }
         return {
-            key: normal(each, properties.get(key) or {}, lenient)
-            for key, each in (given | defaults).items()
+            key: normal(value, properties.get(key) or {}, lenient)
+            for key, value in (arguments | defaults).items()
         }
     if isinstance(value, list):
-        return [normal(each, schema.get("items") or {}, lenient) for each in value]
+        return [normal(item, schema.get("items") or {}, lenient) for item in value]
     return _leniently(value, schema) if lenient else value
 
 
@@ -130,7 +130,7 @@ def _ids(value: object) -> set[str]:
     if isinstance(value, dict | list):
         return {
             text
-            for each in (value.values() if isinstance(value, dict) else value)
-            for text in _ids(each)
+            for part in (value.values() if isinstance(value, dict) else value)
+            for text in _ids(part)
         }
     return {value} if isinstance(value, str) and re.search(r"\d", value) else set()

@@ -79,12 +79,12 @@ def call_branches(
                 len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
             )
             begin = max(begin, len(before) + renderer.thought_end(turn, text[len(before) :]))
-            at = text.find(shown, begin) if text.startswith(before) else -1
-            opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
+            start = text.find(shown, begin) if text.startswith(before) else -1
+            opening = _OPENING.match(text, start + len(shown)) if start >= 0 else None
             if opening is None:
                 return []
             tokens = renderer.tokenize(text[: opening.end()])
-            opens = [end > at + len(shown) for _, end in tokens.offsets]
+            opens = [end > start + len(shown) for _, end in tokens.offsets]
             branches.append(Encoded(tokens.ids, opens, []))
     except (TemplateError, TypeError):
         return branches if thought else []

@@ -115,14 +115,18 @@ class Writer:
         return [self._written[number] for number in sorted(self._written)]
 
     def _write(self) -> None:
-        prompts = [each.prompt + each.begun for each in self._open]
-        limits = [each.limit - len(each.begun) for each in self._open]
-        read = [each.read for each in self._open] if any(each.read for each in self._open) else []
+        prompts = [answer.prompt + answer.begun for answer in self._open]
+        limits = [answer.limit - len(answer.begun) for answer in self._open]
+        read = (
+            [answer.read for answer in self._open]
+            if any(answer.read for answer in self._open)
+            else []
+        )
         progress = silent if read else self._report
         rest = generate(self._model, prompts, limits, self._stops, progress, read)
-        for each, new in zip(self._open, rest, strict=True):
-            self._written[each.number] = Continuation(
-                [*each.begun, *new], len(each.begun) + len(new) == each.limit
+        for answer, new in zip(self._open, rest, strict=True):
+            self._written[answer.number] = Continuation(
+                [*answer.begun, *new], len(answer.begun) + len(new) == answer.limit
             )
         self._open, self._held = [], 0
 

@@ -53,7 +53,9 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
     with suppress(MissingError):
         for row in read_dataset_rows(lake, key, ("test",), columns=["messages"]):
             for text in (
-                "".join(list_texts(each)) for each in row["messages"] if each["role"] == "assistant"
+                "".join(list_texts(message))
+                for message in row["messages"]
+                if message["role"] == "assistant"
             ):
                 longest = max(longest, len(text) // 2, 3 * (len(text.encode()) - len(text)) // 2)
     return max(LEAST_REPLY, longest + AROUND_A_CALL)

@@ -116,34 +116,38 @@ def paired(
         return None
     if shares and not all(0 <= score <= 1 for scores in (candidate, rival) for score in scores):
         raise ValueError("A score that is no share cannot have the interval of a share.")
-    of = groups or ("",) * len(tasks)
+    group_names = groups or ("",) * len(tasks)
     weight = weights or (1.0,) * len(tasks)
     totals: dict[str, float] = {}
-    for group, each in zip(of, weight, strict=True):
-        totals[group] = totals.get(group, 0.0) + each
+    for group, task_weight in zip(group_names, weight, strict=True):
+        totals[group] = totals.get(group, 0.0) + task_weight
     gains = dict.fromkeys(tasks, 0.0)
     sizes: dict[tuple[str, str], float] = {}
     means = dict.fromkeys(totals, 0.0)
-    for task, group, each, new, old in zip(tasks, of, weight, candidate, rival, strict=True):
-        gain = each * (new - old) / totals[group]
+    for task, group, task_weight, new, old in zip(
+        tasks, group_names, weight, candidate, rival, strict=True
+    ):
+        gain = task_weight * (new - old) / totals[group]
         gains[task] += gain / len(totals)
         means[group] += gain
-        sizes[task, group] = sizes.get((task, group), 0.0) + each / totals[group]
+        sizes[task, group] = sizes.get((task, group), 0.0) + task_weight / totals[group]
     value = sum(gains.values())
     if len(gains) < 2:
         return Difference(value, None, None, None, len(tasks), 1, tuple(gains.values()))
     residuals = dict(gains)
     for (task, group), size in sizes.items():
         residuals[task] -= size * means[group] / len(totals)
-    se = sqrt(len(gains) / (len(gains) - 1) * sum(each * each for each in residuals.values()))
+    se = sqrt(
+        len(gains) / (len(gains) - 1) * sum(residual * residual for residual in residuals.values())
+    )
     quantile = t_quantile(len(gains) - 1, 0.975)
     low, high = value - quantile * se, value + quantile * se
     if shares:
         zeros = [0.0] * len(tasks)
         both = [paired(tasks, scores, zeros, groups, weights) for scores in (candidate, rival)]
-        trials = _trials_of_alike(tasks, of, weight)
+        trials = _trials_of_alike(tasks, group_names, weight)
         low, high = newcombe(
-            value, se, [_Share.of(each, trials, quantile) for each in both if each]
+            value, se, [_Share.of(share, trials, quantile) for share in both if share]
         )
     return Difference(value, se, low, high, len(tasks), len(gains), tuple(gains.values()))
 
@@ -284,14 +288,14 @@ def crossed(
         return None
     value, variances = (
         over[0].value,
-        [each.se**2 for each in over if each is not None and each.se is not None],
+        [share.se**2 for share in over if share is not None and share.se is not None],
     )
     if len(variances) < 2:
         return msgspec.structs.replace(over[0], se=None, low=None, high=None)
     total = sum(variances)
     quantiles = [t_quantile(len(set(units)) - 1, 1 - error / 2) for units in (tasks, seeds)]
     reach = (
-        sum(t * each for t, each in zip(quantiles, variances, strict=True)) / sqrt(total)
+        sum(t * variance for t, variance in zip(quantiles, variances, strict=True)) / sqrt(total)
         if total
         else 0.0
     )
@@ -307,7 +311,7 @@ def sign_flip(values: Sequence[float]) -> float:
     """
     total = sum(map(abs, values))
     steps = [round(_STEPS * value / total) for value in values] if total else []
-    if not (flipped := [each for each in steps if each]):
+    if not (flipped := [step for step in steps if step]):
         return 1.0
     chances = np.zeros(sum(map(abs, flipped)) + 1)  # by sum of positive values
     chances[0] = 1.0
@@ -317,7 +321,7 @@ def sign_flip(values: Sequence[float]) -> float:
     rounding = (
         sum(map(bool, values)) // 2
     )  # maximum change of a sum by rounding, so that equal sums count
-    return float(chances[max(0, sum(each for each in flipped if each > 0) - rounding) :].sum())
+    return float(chances[max(0, sum(step for step in flipped if step > 0) - rounding) :].sum())
 
 
 def tasks_needed(difference: Difference | None, gain: float, error: float) -> int:

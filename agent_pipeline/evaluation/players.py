@@ -45,19 +45,26 @@ def model_player(
     read: dict[tuple[int, int], ReadTokens] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[EpisodeReply]:
-        prompts = [renderer.prompt_ids(each.messages, each.tools) for each in conversations]
-        fitting = [
-            at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length
+        prompts = [
+            renderer.prompt_ids(conversation.messages, conversation.tools)
+            for conversation in conversations
         ]
-        names = [(conversations[at].number, conversations[at].trial) for at in fitting]
+        fitting = [
+            index
+            for index, prompt in enumerate(prompts)
+            if len(prompt) + max_new_tokens <= max_length
+        ]
+        names = [(conversations[index].number, conversations[index].trial) for index in fitting]
         limits, before = [max_new_tokens] * len(fitting), [read.get(name) for name in names]
-        size = sum(len(prompts[at]) + max_new_tokens for at in fitting) * bytes_per_token(model)
+        size = sum(len(prompts[index]) + max_new_tokens for index in fitting) * bytes_per_token(
+            model
+        )
         kept: list[ReadTokens | None] | None = (
             [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
         )
         answers = generate(
             model,
-            [prompts[at] for at in fitting],
+            [prompts[index] for index in fitting],
             limits,
             renderer.answer_end_ids,
             read=before,
@@ -66,11 +73,14 @@ def model_player(
         read.clear()
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
         replies = [EpisodeReply(None)] * len(conversations)
-        for at, tokens in zip(fitting, answers, strict=True):
+        for conversation_index, tokens in zip(fitting, answers, strict=True):
             text = renderer.decode(tokens)
             cut = "length" if len(tokens) == max_new_tokens else None
-            replies[at] = EpisodeReply(
-                message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut
+            replies[conversation_index] = EpisodeReply(
+                message_of(text, conversations[conversation_index].tools),
+                len(prompts[conversation_index]),
+                len(tokens),
+                cut,
             )
         return replies
 
@@ -177,7 +187,7 @@ def endpoint_player(
         nonlocal answered
         with ThreadPoolExecutor(endpoint.concurrency) as threads:
             replies = list(threads.map(ask, conversations))
-        answered = answered or not all(each.refused for each in replies)
+        answered = answered or not all(reply.refused for reply in replies)
         if not answered and replies:
             raise InfrastructureError(
                 f"{replies[0].refused}, and no other conversation was answered: correct its model or settings."
@@ -198,5 +208,5 @@ def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:
     ]
     silence: Message = {"role": "assistant", "content": ""}
     return lambda conversations: [
-        EpisodeReply(next(turns[each.number], silence)) for each in conversations
+        EpisodeReply(next(turns[conversation.number], silence)) for conversation in conversations
     ]

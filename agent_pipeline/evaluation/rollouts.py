@@ -37,18 +37,26 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
 
     A call at a turn where no call was due costs `harm_penalty`.
     """
-    of = score(sample, text, cut)
+    answer_score = score(sample, text, cut)
     if not sample.calls:
         return (
             -harm_penalty
-            if of.called
+            if answer_score.called
             else 1.0
-            if of.answer
+            if answer_score.answer
             else RIGHT_CLASS
-            if of.right_class
+            if answer_score.right_class
             else 0.0
         )
-    return 1.0 if of.exact else LENIENT if of.lenient else NAMED if of.tool_name else 0.0
+    return (
+        1.0
+        if answer_score.exact
+        else LENIENT
+        if answer_score.lenient
+        else NAMED
+        if answer_score.tool_name
+        else 0.0
+    )
 
 
 def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[list[Row], Play]:
@@ -66,10 +74,10 @@ def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[l
         for row_id, sample in by_id.items()
     ]
 
-    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sampler) -> list[Rollout]:
-        prompts = [renderer.prompt_ids(row["prompt"], row["tools"]) for row in asked]
+    def rollouts(renderer: ChatRenderer, rows: Sequence[Row], sample: Sampler) -> list[Rollout]:
+        prompts = [renderer.prompt_ids(row["prompt"], row["tools"]) for row in rows]
         played = []
-        for row, prompt, written in zip(asked, prompts, sample(prompts), strict=True):
+        for row, prompt, written in zip(rows, prompts, sample(prompts), strict=True):
             text, ended = _text(renderer, written)
             reward = turn_reward(by_id[row["row_id"]], text, not ended, harm_penalty)
             played.append(
@@ -99,9 +107,9 @@ def world_rollouts(
     the episode changed the world wrongly.
     """
 
-    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sampler) -> list[Rollout]:
+    def rollouts(renderer: ChatRenderer, rows: Sequence[Row], sample: Sampler) -> list[Rollout]:
         writer = _Writer(renderer, sample, max_length - max_new_tokens)
-        episodes = play(world, asked, writer.reply, max_turns, at_once=len(asked))
+        episodes = play(world, rows, writer.reply, max_turns, at_once=len(rows))
         return [
             writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)
         ]
@@ -178,23 +186,28 @@ class _Writer:
         self._after: dict[int, list[tuple[int, bool]]] = {}
 
     def reply(self, conversations: Sequence[Conversation]) -> list[EpisodeReply]:
-        for each in conversations:
-            if each.number in self._prompts:
-                self._after[each.number] += [(token, False) for token in self._tokens_heard(each)]
+        for conversation in conversations:
+            if conversation.number in self._prompts:
+                self._after[conversation.number] += [
+                    (token, False) for token in self._tokens_heard(conversation)
+                ]
             else:
-                self._prompts[each.number] = self._renderer.prompt_ids(each.messages, each.tools)
-                self._after[each.number] = []
+                self._prompts[conversation.number] = self._renderer.prompt_ids(
+                    conversation.messages, conversation.tools
+                )
+                self._after[conversation.number] = []
         contexts = [
-            self._prompts[each.number] + [token for token, _ in self._after[each.number]]
-            for each in conversations
+            self._prompts[conversation.number]
+            + [token for token, _ in self._after[conversation.number]]
+            for conversation in conversations
         ]
         fitting = [context for context in contexts if len(context) <= self._longest]
         answers = iter(self._sample(fitting) if fitting else [])
         return [
-            self._reply(each, context, next(answers))
+            self._reply(conversation, context, next(answers))
             if len(context) <= self._longest
             else EpisodeReply(None)
-            for each, context in zip(conversations, contexts, strict=True)
+            for conversation, context in zip(conversations, contexts, strict=True)
         ]
 
     def _tokens_heard(self, conversation: Conversation) -> list[int]:
@@ -257,11 +270,11 @@ class _Writer:
         after = self._after[number] or [(min(self._renderer.stop_ids), False)]
         harm = bool(episode.wrong_changes)
         reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
-        written, own = map(list, zip(*after, strict=True))
+        written, own_words = map(list, zip(*after, strict=True))
         return Rollout(
             self._prompts[number],
             written,
-            own,
+            own_words,
             reward,
             {"done": float(episode.done), "harm": float(harm)},
         )

@@ -229,7 +229,7 @@ class TurnAnswerer:
         self,
         rows: Sequence[EncodedRow],
         questions: Sequence[Question],
-        asked: Sequence[int] | None = None,
+        replying: Sequence[int] | None = None,
     ) -> ForwardPass:
         """Compute losses, P(call) and answers in one forward pass.
 
@@ -239,9 +239,9 @@ class TurnAnswerer:
         Args:
             rows: The rows to compute a loss on.
             questions: The questions to compute P(call) on.
-            asked: The indices of the questions to answer; None for all.
+            replying: The indices of the questions to answer; None for all.
         """
-        asked = range(len(questions)) if asked is None else asked
+        replying = range(len(questions)) if replying is None else replying
         branches = [branch for question in questions for branch in question.branches]
         encoded = [
             *(row.encoded for row in rows),
@@ -252,14 +252,14 @@ class TurnAnswerer:
         writer = Writer(self.model, stops, self.progress)
         then = {
             len(rows) + index: _write_answer_to(writer, number, questions[index])
-            for number, index in enumerate(asked)
+            for number, index in enumerate(replying)
         }
         scores = iter(score_tokens(self.model, encoded, self.progress, then))
         losses = [average_scores(next(scores)) for _ in rows]
         read = [next(scores) for _ in questions]
         verified = [
-            each is not None and writes(question.expected, each.best.tolist(), stops)
-            for question, each in zip(questions, read, strict=True)
+            turn_scores is not None and writes(question.expected, turn_scores.best.tolist(), stops)
+            for question, turn_scores in zip(questions, read, strict=True)
         ]
         chances = [
             call_probability([next(scores) for _ in question.branches]) for question in questions
@@ -268,7 +268,7 @@ class TurnAnswerer:
             losses,
             chances,
             verified,
-            self._replies([questions[index] for index in asked], writer.continuations()),
+            self._replies([questions[index] for index in replying], writer.continuations()),
         )
 
     def replies(
@@ -285,7 +285,7 @@ class TurnAnswerer:
         }
         score_tokens(
             self.model,
-            [each.row for each in questions],
+            [question.row for question in questions],
             lambda done, total, _: self.progress(done, total, text),
             then,
         )
@@ -296,9 +296,12 @@ class TurnAnswerer:
     ) -> list[TurnAnswer]:
         return [
             TurnAnswer(
-                self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut
+                self.text(answer.tokens),
+                answer.cut and question.too_tight,
+                answer.verified,
+                answer.cut,
             )
-            for question, each in zip(questions, written, strict=True)
+            for question, answer in zip(questions, written, strict=True)
         ]
 
     def text(self, tokens: list[int]) -> str:

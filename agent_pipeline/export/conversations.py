@@ -81,7 +81,7 @@ def play(
     """
     played = Played()
     longest = sorted(conversations, key=lambda conversation: -turns_of(conversation["messages"]))
-    for conversation in [each for each in longest if turns_of(each["messages"]) > 1][:most]:
+    for conversation in [row for row in longest if turns_of(row["messages"]) > 1][:most]:
         tools: list[Tool] = conversation.get("tools") or []
         _Conversation(llama, renderer, tools, max_new_tokens, played).play(conversation["messages"])
         played.conversations += 1
@@ -168,10 +168,12 @@ class _Conversation:
                 self.played.difference = _difference(self.renderer, prompt, served, self.turns + 1)
             return None
         answer, text = self.llama.chat_and_text(self.sent, self.tools, self.max_new_tokens)
-        own = message_of(text, self.tools)
+        own_message = message_of(text, self.tools)
         calls = answer.get("tool_calls") or []
-        same_words = (answer.get("content") or "").strip() == (own.get("content") or "").strip()
-        if not same_words or len(calls) != len(own.get("tool_calls") or ()):
+        same_words = (answer.get("content") or "").strip() == (
+            own_message.get("content") or ""
+        ).strip()
+        if not same_words or len(calls) != len(own_message.get("tool_calls") or ()):
             self.played.parted += 1
             return None
         fields: JsonObject = {**answer}
@@ -193,8 +195,9 @@ def _result(call_id: str, content: str) -> Message:
 
 
 def _difference(renderer: ChatRenderer, prompt: list[int], served: list[int], turn: int) -> str:
-    at = shared_prefix_length([prompt, served])
+    shared_length = shared_prefix_length([prompt, served])
     here, there = (
-        renderer.tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served)
+        renderer.tokenizer.decode(tokens[max(shared_length - 3, 0) : shared_length + 8])
+        for tokens in (prompt, served)
     )
     return f"turn {turn} is shown as {there!r} by the server, and as {here!r} in training"

@@ -79,11 +79,11 @@ def environment(script: Path) -> dict[str, str]:
     """
     folder = script.parent
     # A git checkout keeps its gguf package under gguf-py/, the pinned package beside the script.
-    own = [str(path) for path in (folder / "gguf-py", folder) if path.is_dir()]
+    package_folders = [str(path) for path in (folder / "gguf-py", folder) if path.is_dir()]
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(own + inherited),
+        "PYTHONPATH": os.pathsep.join(package_folders + inherited),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "HF_HUB_OFFLINE": "1",

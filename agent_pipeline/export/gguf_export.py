@@ -281,28 +281,30 @@ def export_whole(
         failed[LORA] = merged_from.why_no_files if merged_from else ""
 
     longest = max(len(prompt.ids) for prompt in prompts)
-    found = FileAnswers()
+    file_answers = FileAnswers()
     for number, (kind, file) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
         has_quantised = bool(set(loaded) - {*parity.EXACT_TYPES, LORA})
         is_sampled = kind in parity.EXACT_TYPES and has_quantised
         some = prompts[:EXACT_PROMPTS] if is_sampled else prompts
-        _answer_from_file(found, kind, file, renderer, AskedPrompts(rows, prompts, some), options)
+        _answer_from_file(
+            file_answers, kind, file, renderer, AskedPrompts(rows, prompts, some), options
+        )
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, exact_device())
-    answers, begun = parity.compare_answers(model, tokenizer, prompts, found.answered)
+    answers, begun = parity.compare_answers(model, tokenizer, prompts, file_answers.answered)
     merged = read(
         tokenizer, prompts, merged_answers(model, tokenizer, prompts, begun, max_new_tokens)
     )
-    own = {
+    own_answers = {
         kind: read(tokenizer, prompts[: len(completions)], completions)
-        for kind, completions in found.answered.items()
+        for kind, completions in file_answers.answered.items()
     }
     ties = {
         kind: {mismatch.prompt - 1 for mismatch in compared.mismatches if mismatch.near_tie}
         for kind, compared in answers.items()
     }
-    kept = gate(merged, own, found.served, options.least_kept, ties)
+    kept = gate(merged, own_answers, file_answers.served, options.least_kept, ties)
     unequal = [
         kind
         for kind in (*parity.EXACT_TYPES, LORA)
@@ -315,7 +317,7 @@ def export_whole(
     failed |= {kind: decisions.failed for kind, decisions in kept.items() if decisions.failed}
     failed |= {
         kind: f"a conversation differs from training: {played.difference}"
-        for kind, played in found.played.items()
+        for kind, played in file_answers.played.items()
         if played.difference
     }
 
@@ -334,18 +336,18 @@ def export_whole(
         family=family.name if family else None,
         template=template,
         stops=list(dict.fromkeys([*(family.stops if family else ()), *ends])),
-        num_ctx=context_size(options.longest_row or longest, found.limit),
+        num_ctx=context_size(options.longest_row or longest, file_answers.limit),
     )
     if best != LORA:
         text = modelfile(served_file.gguf, served_file.stops, served_file.num_ctx, fallback)
         (out_dir / "Modelfile").write_text(text, encoding="utf-8")
-    differing = next((texts.tools for texts in found.template.values() if texts), {})
+    differing = next((texts.tools for texts in file_answers.template.values() if texts), {})
     report = ExportReport(
         ok=best not in failed and not set(unequal) & set(parity.EXACT_TYPES),
         threshold=parity.GREEDY_THRESHOLD,
         max_new_tokens=max_new_tokens,
         logits=merged_from.logits if merged_from else None,
-        template=found.template,
+        template=file_answers.template,
         answers=answers,
         gate=kept,
         limits=limits_by_tool(
@@ -353,7 +355,7 @@ def export_whole(
             renderer is not None and renderer.template.arguments_as == "dict",
             differing,
         ),
-        played=found.played,
+        played=file_answers.played,
         failed=failed,
         files={path.name: sizes[kind] for kind, path in files.items()},
         ollama=served_file,
@@ -389,11 +391,11 @@ class AskedPrompts:
 
 
 def _answer_from_file(
-    found: FileAnswers,
+    file_answers: FileAnswers,
     kind: str,
     file: LoadedFile,
     renderer: ChatRenderer | None,
-    asked: AskedPrompts,
+    prompts: AskedPrompts,
     options: ExportOptions,
 ) -> None:
     """Load a file in llama.cpp, and add what it answers.
@@ -406,23 +408,31 @@ def _answer_from_file(
         asked: What the file is asked.
         options: The options of the export.
     """
-    max_new_tokens, conversations = options.max_new_tokens, asked.rows.conversations
-    longest = max(len(prompt.ids) for prompt in asked.prompts)
+    max_new_tokens, conversations = options.max_new_tokens, prompts.rows.conversations
+    longest = max(len(prompt.ids) for prompt in prompts.prompts)
     needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
     jinja = renderer.template.jinja if renderer and file.adapter else ""
     with two_servers(file.path, n_ctx=needed, lora=file.adapter, chat_template=jinja) as servers:
         llama = servers[0]
-        found.template[kind] = (
+        file_answers.template[kind] = (
             parity.check_template(llama, renderer, conversations) if renderer else None
         )
         completions = greedy_answers(
-            servers, [prompt.ids for prompt in asked.answered], max_new_tokens
+            servers, [prompt.ids for prompt in prompts.answered], max_new_tokens
         )
-        found.answered[kind], found.served[kind], found.played[kind] = completions, {}, Played()
+        file_answers.answered[kind], file_answers.served[kind], file_answers.played[kind] = (
+            completions,
+            {},
+            Played(),
+        )
         if renderer:
-            found.served[kind] = server_answers(llama, asked.prompts, completions, max_new_tokens)
-            found.played[kind] = play(llama, renderer, conversations, SERVER_TURNS, max_new_tokens)
-        found.limit = llama.context_length
+            file_answers.served[kind] = server_answers(
+                llama, prompts.prompts, completions, max_new_tokens
+            )
+            file_answers.played[kind] = play(
+                llama, renderer, conversations, SERVER_TURNS, max_new_tokens
+            )
+        file_answers.limit = llama.context_length
 
 
 def write_files(

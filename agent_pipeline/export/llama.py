@@ -53,8 +53,8 @@ def threads_given() -> int:
     """As many threads as torch is given by OMP_NUM_THREADS, else two: on shared cores more are
     slower.
     """
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else 2
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) else 2
 
 
 @contextmanager
@@ -92,12 +92,12 @@ def greedy_answers(
 
     threads = [ThreadPoolExecutor(1) for _ in servers]
     try:
-        asked = {
+        request = {
             number: thread.submit(server.greedy, prompts[number], max_new_tokens)
             for thread, server, part in zip(threads, servers, parts, strict=True)
             for number in part
         }
-        return [asked[number].result() for number in range(len(prompts))]
+        return [request[number].result() for number in range(len(prompts))]
     finally:
         for thread in threads:
             thread.shutdown(cancel_futures=True)

@@ -137,23 +137,23 @@ def prompts(
             "The export can't be checked without held-out conversations: let at least one task be "
             "held out."
         )
-    found = []
+    found_differences = []
     for number, conversation in enumerate(conversations):
         messages, tools = conversation["messages"], conversation.get("tools") or []
         call = (
-            next((at for at, message in enumerate(messages) if message.get("tool_calls")), 0)
+            next((index for index, message in enumerate(messages) if message.get("tool_calls")), 0)
             if number % 2 == 0
             else 0
         )
         before = [drop_keys(message, THOUGHT) for message in messages[:call] or prompt_of(messages)]
-        found.append(
+        found_differences.append(
             Prompt(
                 before,
                 tools,
                 tokenize(tokenizer, render(before, tools, add_generation_prompt=True)).ids,
             )
         )
-    return found
+    return found_differences
 
 
 def words_only(messages: list[Message], tools: object, add_generation_prompt: bool = False) -> str:
@@ -196,7 +196,7 @@ def check_template(
     # away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
-    found: dict[str, ToolDifference] = {}
+    differences: dict[str, ToolDifference] = {}
     for number, conversation in enumerate([*conversations, *_probes(renderer)], 1):
         messages, tools = (
             [drop_keys(message, THOUGHT) for message in conversation["messages"]],
@@ -218,12 +218,12 @@ def check_template(
                 ):
                     there, counts["line_ends"] = unended, counts["line_ends"] + 1
             except ExportError:
-                if not count_causes(found, tools_at_fault(llama, renderer, part, tools)):
+                if not count_causes(differences, tools_at_fault(llama, renderer, part, tools)):
                     raise
                 break
             if here != there:
                 if conversation is not PROBE and count_causes(
-                    found, tools_at_fault(llama, renderer, part, tools)
+                    differences, tools_at_fault(llama, renderer, part, tools)
                 ):
                     break
                 where = (
@@ -242,11 +242,11 @@ def check_template(
                 else llama.tokenize(there, add_special=True)
             )
             if served != ids:
-                at = shared_prefix_length([served, ids])
+                shared_length = shared_prefix_length([served, ids])
                 raise ExportError(
                     f"llama.cpp and the tokenizer disagree on held-out conversation {number} from "
-                    f"token {at} on "
-                    f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's "
+                    f"token {shared_length} on "
+                    f"({served[shared_length : shared_length + 3]} and {ids[shared_length : shared_length + 3]}): the tokenizer's "
                     f"pre-tokenizer or its BOS setting was "
                     "lost in conversion."
                 )
@@ -257,14 +257,14 @@ def check_template(
                     ("special_literals", pieces is not None),
                 ):
                     counts[name] += more
-    if not counts["texts"] and found:
-        name, cause = next(iter(found.items()))
+    if not counts["texts"] and differences:
+        name, cause = next(iter(differences.items()))
         raise ExportError(
             f"llama.cpp's server shows no held-out conversation as it was trained, because of the "
-            f"tools {', '.join(sorted(found))} "
+            f"tools {', '.join(sorted(differences))} "
             f"(of {name}, {cause.why}): change these tools, and train again."
         )
-    return TemplateParity(**counts, tools=dict(sorted(found.items())))
+    return TemplateParity(**counts, tools=dict(sorted(differences.items())))
 
 
 def _probes(renderer: ChatRenderer) -> list[DatasetRow]:
@@ -287,19 +287,19 @@ def _parts(
     # rows, only prompts are ever asked for.
     if renderer.trains_turns_apart([*messages, {"role": "user", "content": ""}]):
         return [
-            ("prompt", messages[:at], True)
-            for at, message in enumerate(messages)
+            ("prompt", messages[:index], True)
+            for index, message in enumerate(messages)
             if message["role"] == "assistant"
         ] or parts[:1]
     return parts
 
 
-def count_causes(found: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
+def count_causes(differences: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
     """Add a conversation to the tools that are its causes, with the first reason of each; return
     whether there is a cause.
     """
     for tool, cause in causes.items():
-        found.setdefault(tool, ToolDifference(0, cause)).conversations += 1
+        differences.setdefault(tool, ToolDifference(0, cause)).conversations += 1
     return bool(causes)
 
 
@@ -319,17 +319,17 @@ def tools_at_fault(
     for message in messages:
         for call in message.get("tool_calls") or ():
             result: Message = {"role": "tool", "tool_call_id": call.get("id", ""), "content": ""}
-            alone: list[Message] = [
+            messages_alone: list[Message] = [
                 user,
                 {"role": "assistant", "content": "", "tool_calls": [call]},
                 result,
             ]
-            tried.append((call["function"]["name"], "a call", alone, []))
+            tried.append((call["function"]["name"], "a call", messages_alone, []))
     causes: dict[str, str] = {}
-    for name, what, alone, schemas in tried:
-        here = remove_marks(renderer.render(alone, schemas, add_generation_prompt=True))
+    for name, what, messages_alone, schemas in tried:
+        here = remove_marks(renderer.render(messages_alone, schemas, add_generation_prompt=True))
         try:
-            there = llama.render(with_plain_ids(alone), schemas)
+            there = llama.render(with_plain_ids(messages_alone), schemas)
             if not here.endswith(there):  # llama.cpp takes away the token that begins a text
                 causes.setdefault(
                     name, f"{what} is written otherwise, {first_difference(here, there)}"
@@ -356,25 +356,31 @@ def template_of(gguf: Path) -> str | None:
 
 def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
     """A marked text as the ids of its special tokens and, between them, what is text."""
-    specials, pieces, at = renderer.special_tokens, list[int | str](), 0
+    specials, pieces, position = renderer.special_tokens, list[int | str](), 0
     tokens = renderer.tokenize(text)
     names = renderer.tokenizer.convert_ids_to_tokens(tokens.ids)
     for token, name, (start, end) in zip(tokens.ids, names, tokens.offsets, strict=True):
         if name in specials:
-            pieces += [between, token] if (between := remove_marks(text[at:start])) else [token]
-            at = end
-    return [*pieces, rest] if (rest := remove_marks(text[at:])) else pieces
+            pieces += (
+                [between, token] if (between := remove_marks(text[position:start])) else [token]
+            )
+            position = end
+    return [*pieces, rest] if (rest := remove_marks(text[position:])) else pieces
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
     """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that
     llama.cpp knows by name.
     """
-    own = model.generation_config.eos_token_id
+    own_ids = model.generation_config.eos_token_id
     named = {tokenizer.get_vocab().get(token) for token in END_TOKENS}
     return {
         i
-        for i in {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own]), *named}
+        for i in {
+            tokenizer.eos_token_id,
+            *(own_ids if isinstance(own_ids, list) else [own_ids]),
+            *named,
+        }
         if i is not None
     }
 
@@ -382,7 +388,7 @@ def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> s
 def compare_answers(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    asked: list[Prompt],
+    prompts: list[Prompt],
     answers: Mapping[str, list[Completion]],
 ) -> tuple[dict[str, AnswerParity], list[Completion]]:
     """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained;
@@ -397,29 +403,29 @@ def compare_answers(
     ends = end_ids(model, tokenizer)
     # One token more than a stopped answer has: what the model finds likeliest there must be an end.
     targets = {
-        name: [[*each.tokens, *([min(ends)] if each.stopped else [])] for each in some]
+        name: [[*answer.tokens, *([min(ends)] if answer.stopped else [])] for answer in some]
         for name, some in answers.items()
     }
     rows = [
         Encoded([*prompt.ids, *target], [False] * len(prompt.ids) + [True] * len(target), [])
         for some in targets.values()
-        for prompt, target in zip(asked[: len(some)], some, strict=True)
+        for prompt, target in zip(prompts[: len(some)], some, strict=True)
     ]
     scores = iter(score_tokens(model, rows))
     parity_by_name = {}
-    begun = [Completion([], False) for _ in asked]
+    begun = [Completion([], False) for _ in prompts]
     for name, some in answers.items():
         mismatches = []
         for number, (prompt, answer, target) in enumerate(
-            zip(asked[: len(some)], some, targets[name], strict=True), 1
+            zip(prompts[: len(some)], some, targets[name], strict=True), 1
         ):
-            found = next(scores)
+            scored = next(scores)
             # The merged model's answer up to and with the first token that is not the GGUF's.
             merged = Completion(
-                *verified_beginning(target, found.best.tolist() if found else [], ends)
+                *verified_beginning(target, scored.best.tolist() if scored else [], ends)
             )
             begun[number - 1] = max(
-                begun[number - 1], merged, key=lambda each: (each.stopped, len(each.tokens))
+                begun[number - 1], merged, key=lambda answer: (answer.stopped, len(answer.tokens))
             )
             if merged != answer:
                 tie = NEAR_TIE if name in (*EXACT_TYPES, LORA) else ROUNDED_NEAR_TIE
@@ -451,22 +457,30 @@ def explain(
     """
     import torch
 
-    at = shared_prefix_length([merged.tokens, gguf.tokens])
+    shared_length = shared_prefix_length([merged.tokens, gguf.tokens])
     with torch.inference_mode():
         logits = (
-            model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False)
+            model(input_ids=torch.tensor([prompt + merged.tokens[:shared_length]]), use_cache=False)
             .logits[0, -1]
             .float()
         )
-    taken = [gguf.tokens[at]] if at < len(gguf.tokens) else sorted(end_ids(model, tokenizer))
+    taken = (
+        [gguf.tokens[shared_length]]
+        if shared_length < len(gguf.tokens)
+        else sorted(end_ids(model, tokenizer))
+    )
     gap = (logits.max() - logits[taken].max()).item()
 
     def token(answer: Completion) -> str:
-        return tokenizer.decode([answer.tokens[at]]) if at < len(answer.tokens) else "<end>"
+        return (
+            tokenizer.decode([answer.tokens[shared_length]])
+            if shared_length < len(answer.tokens)
+            else "<end>"
+        )
 
     return Mismatch(
         prompt=0,
-        position=at,
+        position=shared_length,
         merged_token=token(merged),
         gguf_token=token(gguf),
         logit_gap=round(gap, 5),
@@ -476,6 +490,6 @@ def explain(
 
 def first_difference(a: str, b: str) -> str:
     """`at character 12, 'abc…' there having become 'abd…'`: where two texts part."""
-    at = shared_prefix_length([a, b])
-    start, end = max(at - 10, 0), at + 30
-    return f"at character {at}, {a[start:end]!r} there having become {b[start:end]!r}"
+    shared_length = shared_prefix_length([a, b])
+    start, end = max(shared_length - 10, 0), shared_length + 30
+    return f"at character {shared_length}, {a[start:end]!r} there having become {b[start:end]!r}"

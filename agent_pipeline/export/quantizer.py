@@ -47,12 +47,12 @@ def find_tool(name: str, llama_cpp_path: str | os.PathLike[str] | None = None) -
         for folder in folders
         for place in (folder, folder / "build" / "bin", folder.parent / "build" / "bin")
     ]
-    found = shutil.which(name)
+    program = shutil.which(name)
     packaged = sorted(installed_folder().with_name("llama-server").glob(f"*/bin/{name}"))
     return next(
         (
             place.resolve()
-            for place in [*places, *([Path(found)] if found else []), *packaged]
+            for place in [*places, *([Path(program)] if program else []), *packaged]
             if place.is_file()
         ),
         None,

@@ -30,7 +30,7 @@ Content = tuple[str, list[tuple[str, str]]]
 
 def content_of(message: Message) -> Content:
     """A message's words, and its calls without their ids and in an order of their own."""
-    calls = [each["function"] for each in message.get("tool_calls") or ()]
+    calls = [answer["function"] for answer in message.get("tool_calls") or ()]
     return (message.get("content") or "").strip(), sorted(
         (call["name"], _canonical(call["arguments"])) for call in calls
     )
@@ -44,7 +44,7 @@ def _canonical(arguments: str) -> str:
 
 
 def read(
-    tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]
+    tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], answers: Sequence[Completion]
 ) -> list[Content]:
     """What answers say."""
     texts = (
@@ -55,23 +55,23 @@ def read(
     )
     return [
         content_of(message_of(text, prompt.tools))
-        for prompt, text in zip(asked, texts, strict=True)
+        for prompt, text in zip(prompts, texts, strict=True)
     ]
 
 
 def merged_answers(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    asked: Sequence[Prompt],
+    samples: Sequence[Prompt],
     begun: Sequence[Completion],
     max_new_tokens: int,
 ) -> list[Completion]:
     """The merged model's greedy answers, of which `begun` is known; only what is missing is
     generated.
     """
-    rooms = [0 if each.stopped else max_new_tokens - len(each.tokens) for each in begun]
+    rooms = [0 if answer.stopped else max_new_tokens - len(answer.tokens) for answer in begun]
     rest = [index for index, room in enumerate(rooms) if room > 0]
-    prompts = [asked[index].ids + begun[index].tokens for index in rest]
+    prompts = [samples[index].ids + begun[index].tokens for index in rest]
     whole = list(begun)
     ends = end_ids(model, tokenizer)
     for index, tokens in zip(
@@ -82,7 +82,7 @@ def merged_answers(
 
 
 def server_answers(
-    llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int
+    llama: LlamaCpp, prompts: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int
 ) -> dict[int, Content]:
     """By their number, the answers that the server gives to some prompts that the model answers in
     full, calls first.
@@ -90,11 +90,12 @@ def server_answers(
     whole = [
         number
         for number, answer in enumerate(answers)
-        if answer.stopped and _reads_as_asked(llama, asked[number])
+        if answer.stopped and _reads_as_asked(llama, prompts[number])
     ]
-    whole.sort(key=lambda number: (not asked[number].tools, number))
+    whole.sort(key=lambda number: (not prompts[number].tools, number))
     return {
-        number: _served(llama, asked[number], max_new_tokens + 1) for number in whole[:SERVER_TURNS]
+        number: _served(llama, prompts[number], max_new_tokens + 1)
+        for number in whole[:SERVER_TURNS]
     }
 
 
@@ -116,7 +117,7 @@ def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
 
 def gate(
     merged: Sequence[Content],
-    own: Mapping[str, Sequence[Content]],
+    own_calls: Mapping[str, Sequence[Content]],
     served: Mapping[str, Mapping[int, Content]],
     least: float,
     ties: Mapping[str, Collection[int]],
@@ -131,7 +132,7 @@ def gate(
     model that is sure of nothing, a broken file too would part at near-ties only.
     """
     kept = {}
-    for kind, answers in own.items():
+    for kind, answers in own_calls.items():
         pairs = list(zip(merged[: len(answers)], answers, strict=True))
         alike = {number for number, (one, other) in enumerate(pairs) if one[1] == other[1]}
         tied = set(ties.get(kind, ())) if 2 * len(alike) >= len(pairs) else set()
@@ -146,12 +147,12 @@ def gate(
             if answer not in (answers[number], merged[number])
         ]
         lost = [
-            f"{len(same)} of {len(of)} {what} are the merged model's"
-            for what, same, of in (
+            f"{len(same)} of {len(total)} {what} are the merged model's"
+            for what, same, total in (
                 ("decisions", decided, set(range(len(pairs)))),
                 ("calls", called & alike, called),
             )
-            if len(same | tied & of) < least * len(of)
+            if len(same | tied & total) < least * len(total)
         ]
         lost += (
             [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []

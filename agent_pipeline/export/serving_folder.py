@@ -220,7 +220,7 @@ def served_form(lake: Lake, export: Artifact) -> Form:
             f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export "
             f"again."
         )
-    named = [adapters[-1].manifest["made_from"][each] for each in ("base_model", "base_revision")]
+    named = [adapters[-1].manifest["made_from"][field] for field in ("base_model", "base_revision")]
     file = base_gguf_file(base_folder(lake), *named)
     if not matches_checksum(file):
         file = base_gguf(

@@ -168,7 +168,7 @@ def _partitions(lake: Lake, key: PartitionKey | None) -> list[PartitionKey]:
         return [key]
     models = lake.root / "models"
     assets = [unquote(folder.name) for folder in models.iterdir()] if models.exists() else []
-    return sorted({found for asset in assets for found in lake.partitions("models", asset)})
+    return sorted({partition for asset in assets for partition in lake.partitions("models", asset)})
 
 
 def _read_partition(lake: Lake, key: PartitionKey) -> PartitionArtifacts:

@@ -30,13 +30,13 @@ def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
 def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
     """Return the needles that are in a file, sorted."""
     wanted = {needle: _spellings(needle) for needle in needles}
-    longest = max(len(each) for spellings in wanted.values() for each in spellings)
+    longest = max(len(spelling) for spellings in wanted.values() for spelling in spellings)
     hits: set[str] = set()
     for part in _contents(file, longest):
         hits.update(
             needle
             for needle, spellings in wanted.items()
-            if needle not in hits and any(each in part for each in spellings)
+            if needle not in hits and any(spelling in part for spelling in spellings)
         )
     return sorted(hits)
 

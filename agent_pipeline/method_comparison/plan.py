@@ -65,7 +65,7 @@ def methods(
         shared: Settings of every method, by group of options.
     """
     known = METHODS | settings.methods
-    found: dict[str, Method] = {}
+    methods_by_name: dict[str, Method] = {}
     for name in dict.fromkeys(config.methods):
         if name not in known:
             raise SettingsError(
@@ -73,43 +73,48 @@ def methods(
             )
         method = known[name]
         chain: list[str] = list(method.train or settings.chain(key))
-        if step := next((each for each in chain[1:] if each not in PREFERENCES), ""):
+        if step := next((step_name for step_name in chain[1:] if step_name not in PREFERENCES), ""):
             raise SettingsError(
                 f"The method {name!r} trains by {step}, which no comparison does: choose of sft, "
                 f"{', '.join(PREFERENCES)}."
             )
         rows = _rows(settings, key, method.mix, "train")
-        given = {
+        options_by_asset = {
             asset: shared.get(asset, {})
             | ASSETS[asset].with_current_names(method.assets.get(asset, {}))
             for asset in TRAINING
         }
         if "sft_coreset" in method.assets:
-            given["sft_coreset"] = {
+            options_by_asset["sft_coreset"] = {
                 "target_size": config.coreset_size or min(MOST, ceil(rows / 2))
-            } | given["sft_coreset"]
-        assets = {asset: _in_force(settings, key, asset, given) for asset in TRAINING}
-        each = Method(name, method.name or name, method.description, chain, method.mix, assets)
+            } | options_by_asset["sft_coreset"]
+        assets = {asset: _in_force(settings, key, asset, options_by_asset) for asset in TRAINING}
+        method_plan = Method(
+            name, method.name or name, method.description, chain, method.mix, assets
+        )
         coreset = assets["sft_coreset"]
         if coreset["target_size"] < rows and coreset["strategy"] != "random":
             control = f"{'mixed_' if method.mix else ''}random_{coreset['target_size']}"
             chance = msgspec.structs.replace(
-                each,
+                method_plan,
                 id=control,
                 name="Random coreset",
                 description=f"As {name}, with as many rows drawn by chance.",
                 assets=assets | {"sft_coreset": coreset | {"strategy": "random"}},
             )
             # One control serves all methods that differ from it in nothing but the choice of rows.
-            if control in found and (found[control].assets, found[control].chain) != (
+            if control in methods_by_name and (
+                methods_by_name[control].assets,
+                methods_by_name[control].chain,
+            ) != (
                 chance.assets,
                 chain,
             ):
                 chance = msgspec.structs.replace(chance, id=f"{control}_{name}")
-            found |= {name: msgspec.structs.replace(each, control=chance.id)}
-            found.setdefault(chance.id, chance)
-        found.setdefault(name, each)
-    return list(found.values())
+            methods_by_name |= {name: msgspec.structs.replace(method_plan, control=chance.id)}
+            methods_by_name.setdefault(chance.id, chance)
+        methods_by_name.setdefault(name, method_plan)
+    return list(methods_by_name.values())
 
 
 def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:

@@ -96,29 +96,33 @@ class Sample(NamedTuple):
 
 
 FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
-    "exact_calls": lambda of: {
-        each.turn: Sample(each.task, each.right) for each in of.turns if each.expects_call
+    "exact_calls": lambda run_result: {
+        turn.turn: Sample(turn.task, turn.right) for turn in run_result.turns if turn.expects_call
     },
-    "call_recall": lambda of: {
-        each.turn: Sample(each.task, each.called) for each in of.turns if each.expects_call
+    "call_recall": lambda run_result: {
+        turn.turn: Sample(turn.task, turn.called) for turn in run_result.turns if turn.expects_call
     },
-    "over_call": lambda of: {
-        each.turn: Sample(each.task, each.called) for each in of.turns if not each.expects_call
+    "over_call": lambda run_result: {
+        turn.turn: Sample(turn.task, turn.called)
+        for turn in run_result.turns
+        if not turn.expects_call
     },
-    "right_answers": lambda of: {
-        turn.turn: Sample(turn.task, turn.right) for turn in of.turns if not turn.expects_call
+    "right_answers": lambda run_result: {
+        turn.turn: Sample(turn.task, turn.right)
+        for turn in run_result.turns
+        if not turn.expects_call
     },
-    "heldout_loss": lambda of: {
-        loss.row: Sample(loss.task, loss.loss, loss.tokens) for loss in of.losses
+    "heldout_loss": lambda run_result: {
+        loss.row: Sample(loss.task, loss.loss, loss.tokens) for loss in run_result.losses
     },
-    "tasks_done": lambda of: {
+    "tasks_done": lambda run_result: {
         f"{episode.task} {episode.seed} {episode.trial}": Sample(episode.task, episode.done)
-        for episode in of.episodes
+        for episode in run_result.episodes
     },
-    "harm": lambda of: {
-        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.harmed)
-        for each in of.episodes
-        if each.harmed is not None
+    "harm": lambda run_result: {
+        f"{episode.task} {episode.seed} {episode.trial}": Sample(episode.task, episode.harmed)
+        for episode in run_result.episodes
+        if episode.harmed is not None
     },
 }
 """By name, what a figure is the mean of: the samples by what was asked."""
@@ -153,16 +157,16 @@ def compared(
         measured: What was measured.
     """
     by_method = {method.id: [run for run in runs if run.method == method.id] for method in methods}
-    adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
+    adapters = {name: tuple(run.adapter for run in value) for name, value in by_method.items()}
     same_as = {
         name: next(other for other in adapters if adapters[other] == adapters[name])
         for name in adapters
     }
     reference = REFERENCE if REFERENCE in by_method else methods[0].id
     wanted = [
-        (each.id, against)
-        for each in methods
-        for against in dict.fromkeys((reference, each.control))
+        (method.id, against)
+        for method in methods
+        for against in dict.fromkeys((reference, method.control))
         if against
     ]
     pairs = list(
@@ -184,9 +188,9 @@ def compared(
                     )
                 )
     figures = {
-        name: {figure: _figure(of, figure) for figure in FIGURES}
-        | {figure: _of_pass(of, figure) for figure in PASS_FIGURES}
-        for name, of in by_method.items()
+        name: {figure: _figure(value, figure) for figure in FIGURES}
+        | {figure: _of_pass(value, figure) for figure in PASS_FIGURES}
+        for name, value in by_method.items()
     }
     return ComparisonReport(
         partition=measured.partition,
@@ -198,19 +202,21 @@ def compared(
         rows=len(runs[0].scores.losses),
         episodes=len(runs[0].scores.episodes),
         base={"model": runs[0].base_model, **runs[0].base_of_pass}
-        | {name: _mean(list(of(runs[0].base).values())) for name, of in FIGURES.items()},
+        | {name: _mean(list(value(runs[0].base).values())) for name, value in FIGURES.items()},
         methods={
-            each.id: MethodResult(
-                name=each.name,
-                description=each.description,
-                control=each.control,
-                same_as=same_as[each.id] if same_as[each.id] != each.id else "",
-                figures=figures[each.id],
-                cost=_cost([run.cost for run in by_method[each.id]]),
-                adapters=list(adapters[each.id]),
-                notes=list(dict.fromkeys(note for run in by_method[each.id] for note in run.notes)),
+            method.id: MethodResult(
+                name=method.name,
+                description=method.description,
+                control=method.control,
+                same_as=same_as[method.id] if same_as[method.id] != method.id else "",
+                figures=figures[method.id],
+                cost=_cost([run.cost for run in by_method[method.id]]),
+                adapters=list(adapters[method.id]),
+                notes=list(
+                    dict.fromkeys(note for run in by_method[method.id] for note in run.notes)
+                ),
             )
-            for each in methods
+            for method in methods
         },
         comparisons=comparisons,
         rank_correlation=rank_correlation(
@@ -229,7 +235,7 @@ def rank_correlation(
     """
     from scipy.stats import spearmanr
 
-    found: dict[str, RankCorrelation | None] = {}
+    correlations: dict[str, RankCorrelation | None] = {}
     for name, sign in (*((name, 1) for name in PASS_FIGURES), ("heldout_loss", -1)):
         known = []
         for figures_of_method in figures.values():
@@ -239,8 +245,8 @@ def rank_correlation(
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
         rho = spearmanr([sign * value for value in cheap], dear).statistic if ranked else None
-        found[name] = None if rho is None else RankCorrelation(float(rho), len(known))
-    return found
+        correlations[name] = None if rho is None else RankCorrelation(float(rho), len(known))
+    return correlations
 
 
 def better(comparison: MethodDifference) -> bool:
@@ -263,13 +269,13 @@ def _difference(
     """
     if figure == "heldout_loss" and len({run.base_model for run in (*left, *right)}) > 1:
         return None
-    of = FIGURES[figure]
+    samples_of = FIGURES[figure]
     samples = [
-        (str(run.seed), new[asked], old[asked].value)
+        (str(run.seed), new[sample_id], old[sample_id].value)
         for run, rival in zip(left, right, strict=True)
-        for new, old in [(of(run.scores), of(rival.scores))]
-        for asked in new
-        if asked in old
+        for new, old in [(samples_of(run.scores), samples_of(rival.scores))]
+        for sample_id in new
+        if sample_id in old
     ]
     return _crossed(samples, error, None if figure == "heldout_loss" else (-1.0, 1.0))
 
@@ -278,14 +284,16 @@ def _figure(runs: Sequence[Run], figure: str) -> MethodFigure | None:
     """Return the mean of a figure over runs, with its interval."""
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
     samples = [
-        (str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of
+        (str(run.seed), sample, 0.0)
+        for run, samples_of_run in zip(runs, by_seed, strict=True)
+        for sample in samples_of_run
     ]
-    found = _crossed(samples, ERROR, None if figure == "heldout_loss" else (0.0, 1.0))
-    if found is None:
+    crossed = _crossed(samples, ERROR, None if figure == "heldout_loss" else (0.0, 1.0))
+    if crossed is None:
         return None
-    means = [_mean(of) for of in by_seed]
+    means = [_mean(samples_of_seed) for samples_of_seed in by_seed]
     return MethodFigure(
-        found.value, found.low, found.high, [mean for mean in means if mean is not None]
+        crossed.value, crossed.low, crossed.high, [mean for mean in means if mean is not None]
     )
 
 
@@ -311,7 +319,8 @@ def _crossed(
 
 def _mean(samples: Sequence[Sample]) -> float | None:
     return (
-        sum(each.value * each.weight for each in samples) / sum(sample.weight for sample in samples)
+        sum(sample.value * sample.weight for sample in samples)
+        / sum(sample.weight for sample in samples)
         if samples
         else None
     )

@@ -125,15 +125,15 @@ def parse_reply(text: str, tools: Sequence[Tool] | None) -> ParsedReply:
     schemas = list_parameter_schemas(tools)
     text = _remove_thoughts(text)
     parsers = [*(family.parse_calls for family in FAMILIES), tool_call_parsers.parse_bare_calls]
-    found = FoundCalls([], text)
+    parsed = FoundCalls([], text)
     for parse_calls in parsers:
         calls_in_notation = parse_calls(text, schemas)
         if calls_in_notation is not None:
-            found = calls_in_notation
+            parsed = calls_in_notation
             break
-    calls = tuple(call for calls_of_mark in found.calls_by_mark for call in calls_of_mark or ())
-    invalid = sum(calls_of_mark is None for calls_of_mark in found.calls_by_mark)
-    return ParsedReply(calls, invalid, found.words.strip())
+    calls = tuple(call for calls_of_mark in parsed.calls_by_mark for call in calls_of_mark or ())
+    invalid = sum(calls_of_mark is None for calls_of_mark in parsed.calls_by_mark)
+    return ParsedReply(calls, invalid, parsed.words.strip())
 
 
 def _remove_thoughts(text: str) -> str:

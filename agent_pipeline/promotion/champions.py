@@ -170,12 +170,12 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
         return f"{key} has no export yet. Run `agent-pipeline materialize {key}` first."
     command = f"agent-pipeline promote {key}" + (f" {export[:16]}" if export != latest else "")
     decided = find_last_decision(lake, key, export)
-    said = (
+    sentence = (
         f'the decision on {export[:16]} was "{summarize(decided.decision)}"'
         if decided
         else f"nothing was decided on {export[:16]} yet"
     )
-    return f"{said}. To serve it all the same, run `{command}`."
+    return f"{sentence}. To serve it all the same, run `{command}`."
 
 
 def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> list[str]:
@@ -253,7 +253,12 @@ def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
     )
     played = (lake.find_undamaged("episodes", key, identity) for identity in identities)
     return next(
-        (each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None
+        (
+            artifact
+            for artifact in played
+            if artifact and artifact.manifest["made_from"].get(EXPORT) == export
+        ),
+        None,
     )
 
 

@@ -72,12 +72,14 @@ class Redactor:
             )
         self._regions = tuple(options.phone_regions)
         self._allowed = {
-            self._identity(kind, each)
-            for each in options.allow
-            if not _is_expression(each)
+            self._identity(kind, allowed)
+            for allowed in options.allow
+            if not _is_expression(allowed)
             for kind in ("PHONE", "")
         }
-        self._allowed_forms = [_compiled(each) for each in options.allow if _is_expression(each)]
+        self._allowed_forms = [
+            _compiled(allowed) for allowed in options.allow if _is_expression(allowed)
+        ]
         self._detectors: Detectors | None = None
         self._kinds = frozenset(options.types)
         self.values: dict[str, str] = {}
@@ -95,7 +97,7 @@ class Redactor:
                     "requirements/lock.txt names; nothing is written without them."
                 ) from error
 
-    def redact(self, session: Session, also: Mapping[str, str] | None = None) -> Counter[str]:
+    def redact(self, session: Session, elsewhere: Mapping[str, str] | None = None) -> Counter[str]:
         """Redact a session in place, and return the number of replacements by kind.
 
         After the call, `self.values` has the values that were replaced and their kinds, until the
@@ -106,7 +108,7 @@ class Redactor:
 
         Args:
             session: The session to redact.
-            also: More private values by kind, which were found in other trials of the task (see
+            elsewhere: More private values by kind, which were found in other trials of the task (see
                 `private_elsewhere`).
 
         Raises:
@@ -118,7 +120,7 @@ class Redactor:
         texts = texts_of(session)
         views = seen_by_detectors(texts)
         finds = self._private_values(
-            session, [*views, session.session_id, *_names_of(session).values()], also
+            session, [*views, session.session_id, *_names_of(session).values()], elsewhere
         )
         if not finds:
             return Counter()
@@ -206,7 +208,7 @@ class Redactor:
         )
 
     def _private_values(
-        self, session: Session, texts: list[str], also: Mapping[str, str] | None = None
+        self, session: Session, texts: list[str], elsewhere: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         if self._detectors is None:
             return {}
@@ -215,7 +217,7 @@ class Redactor:
         )
         read = unescaped_text(written)
         try:
-            values = {**(also or {}), **self._detectors.find(read)}
+            values = {**(elsewhere or {}), **self._detectors.find(read)}
         except Exception as error:  # a detector's message may quote private data
             raise RedactionError(
                 f"The search for private data failed in session {session.session_id} of "
@@ -229,7 +231,7 @@ class Redactor:
             values = {
                 value: kind
                 for value, kind in values.items()
-                if value in located or (also and value in also)
+                if value in located or (elsewhere and value in elsewhere)
             }
         return self._private_in(session, values)
 

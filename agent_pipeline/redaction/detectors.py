@@ -363,12 +363,14 @@ def _is_secret(value: str, quoted: bool, password: bool) -> bool:
     if (
         not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD
         or _CODE.search(value)
-        or any(each.isspace() for each in value)
+        or any(character.isspace() for character in value)
     ):
         return False
     if quoted and password:
         return not _PLACEHOLDER.fullmatch(value)
-    return any(each.isdigit() for each in value) and any(each.isalpha() for each in value)
+    return any(character.isdigit() for character in value) and any(
+        character.isalpha() for character in value
+    )
 
 
 _PLACEHOLDER = re.compile(
@@ -389,17 +391,19 @@ def _emails(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def _addresses_in(text: str, flat: bytes) -> Iterator[str]:
-    at, done = flat.find(b"@"), 0
-    while at >= 0:
-        between = text[at - 1 : at + 2]
+    position, done = flat.find(b"@"), 0
+    while position >= 0:
+        between = text[position - 1 : position + 2]
         may_be = between[-1:].isalnum() and (between[:1].isalnum() or between[:1] in "_.%+'-")
         if may_be and (
-            match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN)
+            match := _EMAIL.search(
+                text, max(done, position - _LONGEST_LOCAL_PART), position + _LONGEST_DOMAIN
+            )
         ):
             if not match.group().startswith("git@"):  # the address of a repository
                 yield match.group()
             done = match.end()
-        at = flat.find(b"@", max(at + 1, done))
+        position = flat.find(b"@", max(position + 1, done))
 
 
 _ADDRESS = re.compile(

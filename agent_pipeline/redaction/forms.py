@@ -203,7 +203,7 @@ def _national_prefixes(country: str) -> frozenset[str]:
 
     regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(country), ())
     metadata = (phonenumbers.PhoneMetadata.metadata_for_region(region) for region in regions)
-    prefixes = {each.national_prefix for each in metadata if each and each.national_prefix}
+    prefixes = {region.national_prefix for region in metadata if region and region.national_prefix}
     return frozenset(
         {prefix for prefix in prefixes if len(prefix) <= _LONGEST_NATIONAL_PREFIX} | {"0"}
     )

@@ -44,7 +44,7 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
         return
     for pair in _PAIR.finditer(text):
         one, two = pair["one"], pair["two"]
-        first, last = (LETTERS.sub("", each).lower() for each in (one, two))
+        first, last = (LETTERS.sub("", name).lower() for name in (one, two))
         if pair["between"] == ", " or pair["key"] in ("first", "given"):
             first, last = last, first
         is_given_away = first + last in joined or (

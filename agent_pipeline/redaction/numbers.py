@@ -78,13 +78,13 @@ def _is_telephone(value: str, label: str) -> bool:
 _DASHES = "\u2010-\u2015"
 _CLASSES = bytes(
     48
-    if chr(each).isdecimal()
+    if chr(code).isdecimal()
     else 65
-    if 65 <= each <= 90
+    if 65 <= code <= 90
     else 45
-    if chr(each) in " ()./-?\u00a0"
+    if chr(code) in " ()./-?\u00a0"
     else 32
-    for each in range(256)
+    for code in range(256)
 )
 """The class of each byte: `0` for a digit, `A` for a capital letter, `-` for a character that may
 stand within a number, and a blank for everything else. A dash beyond Latin-1 is a `?`.
@@ -332,7 +332,9 @@ def _issued_in_north_america() -> re.Pattern[str]:
     )
     described = (getattr(country, kind) for country in countries for kind in _KINDS_OF_NUMBER)
     patterns = {
-        each.national_number_pattern for each in described if each and each.national_number_pattern
+        description.national_number_pattern
+        for description in described
+        if description and description.national_number_pattern
     }
     return re.compile("|".join(sorted(patterns)))
 
@@ -407,8 +409,8 @@ def _start_of_list(text: str, start: int) -> int:
 
     Return `start` if there is no list.
     """
-    own = _NUMBER_AT.match(text, start)
-    shape = own.group().translate(_SHAPE) if own else ""
+    own_match = _NUMBER_AT.match(text, start)
+    shape = own_match.group().translate(_SHAPE) if own_match else ""
     for _ in range(_LONGEST_LIST if shape else 0):
         before = text[max(0, start - len(shape) - 8) : start].rstrip(_LIST_SEPARATORS)
         if len(before) < len(shape) or before[-len(shape) :].translate(_SHAPE) != shape:

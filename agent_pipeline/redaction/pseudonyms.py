@@ -59,10 +59,10 @@ class Pseudonyms:
         occur.
         """
         self._found = {text: self._search.places(text) for text in texts}
-        found = [self._found[text] for text in texts]
+        values_by_text = [self._found[text] for text in texts]
         names = {
             (place.kind, place.identity)
-            for places in found
+            for places in values_by_text
             for place in places
             if place.kind == "NAME"
         }
@@ -75,7 +75,7 @@ class Pseudonyms:
                     emails = self._emails_by_name.setdefault(name, [])
                     if email not in emails:
                         emails.append(email)
-        return [bool(places) for places in found]
+        return [bool(places) for places in values_by_text]
 
     def stands_in(self, name: str) -> bool:
         """Return whether a name contains a value as a separate word."""

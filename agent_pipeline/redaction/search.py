@@ -81,7 +81,9 @@ class Search:
         self._endings: dict[str, _Target] = {}
         self._bank_codes: dict[str, _Target] = {}
         parts: list[tuple[Key, _Target]] = []
-        for value, kind in sorted(kinds.items(), key=lambda each: (_PRIORITIES[each[1]], each[0])):
+        for value, kind in sorted(
+            kinds.items(), key=lambda entry: (_PRIORITIES[entry[1]], entry[0])
+        ):
             target = self._target(value, kind, regions)
             if kind == "EMAIL" and "@" in plain(value):
                 self._addresses[lowered(plain(value))] = target
@@ -97,8 +99,8 @@ class Search:
                 self._add_ending(value, target)
                 if kind == "IBAN":
                     self._ibans.setdefault(compact(value), target)
-                    for code, place in bank_codes(value).items():
-                        self._bank_codes.setdefault(code, target._replace(part=place))
+                    for code, bank_code in bank_codes(value).items():
+                        self._bank_codes.setdefault(code, target._replace(part=bank_code))
         for key, target in parts:
             self._digits.setdefault(key.digits, target._replace(part=key.part))
         self._values = Values(self._texts)
@@ -191,8 +193,8 @@ class Search:
             if match is None:
                 continue
             ends = [
-                place
-                for place, character in enumerate(match.group(), match.start())
+                number
+                for number, character in enumerate(match.group(), match.start())
                 if character.isalnum()
             ]
             account = compact(match.group())

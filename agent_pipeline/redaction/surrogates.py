@@ -144,8 +144,8 @@ def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str)
         if isinstance(part, str):
             return PSEUDONYM.sub(value, part) if "<" in part else part
         if isinstance(part, Mapping):
-            return {name: replaced(each) for name, each in part.items()}
-        return [replaced(each) for each in part] if isinstance(part, list | tuple) else part
+            return {name: replaced(value) for name, value in part.items()}
+        return [replaced(item) for item in part] if isinstance(part, list | tuple) else part
 
     return [replaced(message) for message in messages]
 

@@ -25,14 +25,14 @@ class Addresses:
 
     def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the start of each address in a text, and the address."""
-        at = text.find("@")
-        while at >= 0:
+        position = text.find("@")
+        while position >= 0:
             for before, lengths in self._lengths.items():
-                start = at - before
+                start = position - before
                 for length in lengths if start >= 0 else ():
                     if (address := text[start : start + length]) in self._addresses:
                         yield start, address
-            at = text.find("@", at + 1)
+            position = text.find("@", position + 1)
 
 
 class Values:

@@ -36,29 +36,29 @@ def write_log(
 ) -> None:
     """Write the log of `player` (`base` or `adapter`) of an evaluation. `rows` are the held-out rows by their ids."""
     figures = report.base if player == "base" else report.adapter
-    made, means = (
+    created, means = (
         now(),
         {name: value for name in METRICS if (value := figures.figure(name)) is not None},
     )
     logged = [
-        _sample(number, each, player, model, rows[each["row_id"]], made)
-        for number, each in enumerate(samples, 1)
+        _sample(number, sample, player, model, rows[sample["row_id"]], created)
+        for number, sample in enumerate(samples, 1)
     ]
     accuracy = (
-        sum(bool(each[player]["right"]) for each in samples) / len(samples) if samples else 0.0
+        sum(bool(sample[player]["right"]) for sample in samples) / len(samples) if samples else 0.0
     )
     metrics = {
         name: {"name": name, "value": value}
         for name, value in {"accuracy": accuracy, **means}.items()
     }
     spec = {
-        "created": made,
+        "created": created,
         "task": task,
         "model": model,
         "dataset": {
             "name": task,
             "samples": len(samples),
-            "sample_ids": [each["id"] for each in logged],
+            "sample_ids": [logged_sample["id"] for logged_sample in logged],
         },
         "config": {},
         "scorers": [{"name": SCORER}],
@@ -70,17 +70,18 @@ def write_log(
         "eval": spec,
         "plan": {},
         "results": {**counts, "scores": [{"name": SCORER, "scorer": SCORER, "metrics": metrics}]},
-        "stats": {"started_at": made, "completed_at": made},
+        "stats": {"started_at": created, "completed_at": created},
     }
     shown = ("id", "epoch", "target", "scores", "metadata")
     summaries = [
-        {name: each[name] for name in shown} | {"input": each["input"][-1:], "completed": True}
-        for each in logged
+        {name: logged_sample[name] for name in shown}
+        | {"input": logged_sample["input"][-1:], "completed": True}
+        for logged_sample in logged
     ]
     start = {"version": 2, "eval": spec, "plan": {}}
     with zipfile.ZipFile(folder / LOG.format(player), "w", zipfile.ZIP_DEFLATED) as file:
-        for each in logged:
-            file.writestr(f"samples/{each['id']}_epoch_1.json", json.dumps(each))
+        for logged_sample in logged:
+            file.writestr(f"samples/{logged_sample['id']}_epoch_1.json", json.dumps(logged_sample))
         for name, content in (
             ("_journal/start.json", start),
             ("summaries.json", summaries),
@@ -95,7 +96,7 @@ def _sample(
     player: EvaluatedModel,
     model: str,
     row: Mapping[str, Any],
-    made: str,
+    created: str,
 ) -> dict[str, Any]:
     written = entry["base_answer"] if player == "base" else entry["adapter_answer"]
     tools: list[Tool] = row.get("tools") or []
@@ -106,13 +107,13 @@ def _sample(
         "choices": [{"message": answer, "stop_reason": "stop"}],
         "completion": answer["content"],
     }
-    asked = {
+    event = {
         "event": "model",
-        "timestamp": made,
+        "timestamp": created,
         "working_start": 0.0,
         "model": model,
         "input": prompt,
-        "tools": [_tool(each["function"]) for each in tools],
+        "tools": [_tool(tool["function"]) for tool in tools],
         "tool_choice": "auto",
         "config": {},
         "output": output,
@@ -138,7 +139,7 @@ def _sample(
             "expected_class": entry["expected_class"],
             "expected_tool": entry["expected_tool"],
         },
-        "events": [asked],
+        "events": [event],
     }
 
 
@@ -157,7 +158,9 @@ def _schema(value: object) -> Any:
         return {}
     parts = {name: _schema(value[name]) for name in ("items",) if name in value}
     if isinstance(value.get("properties"), dict):
-        parts["properties"] = {name: _schema(each) for name, each in value["properties"].items()}
+        parts["properties"] = {
+            name: _schema(property) for name, property in value["properties"].items()
+        }
     return value | parts
 
 
@@ -171,11 +174,11 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         if calls := message.get("tool_calls"):
             shown["tool_calls"] = [
                 _call(
-                    each.get("id") or "",
-                    each["function"]["name"],
-                    decode_arguments(each["function"]["arguments"]),
+                    call.get("id") or "",
+                    call["function"]["name"],
+                    decode_arguments(call["function"]["arguments"]),
                 )
-                for each in calls
+                for call in calls
             ]
         if message["role"] == "tool":
             shown |= {"tool_call_id": message.get("tool_call_id"), "function": message.get("name")}
@@ -188,7 +191,10 @@ def _reply(text: str, tools: Sequence[Tool]) -> dict[str, object]:
     calls = (
         []
         if reply.invalid
-        else [_call(f"call_{at}", each.name, each.arguments) for at, each in enumerate(reply.calls)]
+        else [
+            _call(f"call_{index}", call.name, call.arguments)
+            for index, call in enumerate(reply.calls)
+        ]
     )
     return {
         "role": "assistant",

@@ -109,7 +109,7 @@ def render(page: Page) -> str:
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.from_string(folder.joinpath("page.jinja").read_text(encoding="utf-8"))
     curves = [drawn for title, points in page.curves if (drawn := _drawn(title, points))]
-    choices = {name: sorted({each[name] for each in page.items if each[name]}) for name in FILTERS}
+    choices = {name: sorted({item[name] for item in page.items if item[name]}) for name in FILTERS}
     return template.render(
         page._asdict()
         | {"curves": curves, "choices": choices, "script": Markup(script), "hash": hashed}
@@ -205,9 +205,9 @@ def figure_rows(split: Split) -> list[Row]:
         ]
     ]
     for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS):
-        of = [report.figure(name) for report in reports]
-        if any(each is not None for each in of):
-            means = ["–" if each is None else f"{each:.3f}" for each in of]
+        values = [report.figure(name) for report in reports]
+        if any(value is not None for value in values):
+            means = ["–" if value is None else f"{value:.3f}" for value in values]
             rows.append([name.replace("_", " "), *means, *_interval(compared.get(name))])
     if any(report.truncated for report in reports):
         rows.append(
@@ -250,7 +250,7 @@ def group_rows(split: Split) -> list[Row]:
             paired([new["task_key"] for new, _ in both], candidate, baseline, shares=True)
         )
         rows.append(
-            [name, *(f"{sum(each) / len(each):.3f}" for each in sides), *_interval(difference)]
+            [name, *(f"{sum(side) / len(side):.3f}" for side in sides), *_interval(difference)]
         )
     return rows
 
@@ -299,7 +299,7 @@ def bounded(
 ) -> tuple[list[PageItem], list[str]]:
     """At most so many, what the candidate lost first; and the sentence that says how many are left out, and where they lie."""
     order = list(OUTCOMES.values())
-    ranked = sorted(items, key=lambda each: (not each["harm"], order.index(each["outcome"])))
+    ranked = sorted(items, key=lambda item: (not item["harm"], order.index(item["outcome"])))
     left = len(ranked) - most
     return ranked[:most], [
         f"{left:,} more {what} are left out of this page: they lie in {path}."
@@ -311,8 +311,8 @@ def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list
     baseline, candidate = list(played)[:2]
     tasks: defaultdict[tuple[str, int | None, int], dict[str, Transcript]] = defaultdict(dict)
     for player, episodes in played.items():
-        for each in episodes:
-            tasks[each["task_key"], each["seed"], each["trial"]][player] = each
+        for episode in episodes:
+            tasks[episode["task_key"], episode["seed"], episode["trial"]][player] = episode
     return [
         {
             "split": "",
@@ -325,11 +325,11 @@ def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
             "texts": [
                 (
-                    f"{player}: {_outcome(each)}",
-                    shorten_text(_transcript(each["messages"]), LONGEST, path),
-                    each["done"],
+                    f"{player}: {_outcome(transcript)}",
+                    shorten_text(_transcript(transcript["messages"]), LONGEST, path),
+                    transcript["done"],
                 )
-                for player, each in players.items()
+                for player, transcript in players.items()
             ],
         }
         for (task, seed, trial), players in tasks.items()
@@ -359,7 +359,10 @@ def _transcript(messages: Sequence[Message]) -> str:
 def _both(split: Split) -> Iterable[tuple[SampleEntry, SampleEntry]]:
     """The candidate's and the baseline's entry of each turn that both were asked; the base's is the candidate's own."""
     champion = (
-        {(each["row_id"], each["turn_index"]): each for each in split.champion_samples}
+        {
+            (champion_sample["row_id"], champion_sample["turn_index"]): champion_sample
+            for champion_sample in split.champion_samples
+        }
         if split.champion
         else None
     )
@@ -434,7 +437,7 @@ def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, objec
 def _visible(value: object) -> object:
     """A text whose controls are seen: colours of a terminal, marks that turn the direction of what follows, halves of characters."""
     return (
-        _HIDING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+        _HIDING.sub(lambda match: f"\\x{ord(match[0]):02x}", value)
         if isinstance(value, str) and _HIDING.search(value)
         else value
     )

@@ -94,9 +94,9 @@ class Environment:
             (agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name
         )
         tasks = (
-            {"task_key": task_id, "seed": each}
-            for each in itertools.count(seed)
-            for task_id in tasks_by_id(cls.domain, name, each)
+            {"task_key": task_id, "seed": candidate_seed}
+            for candidate_seed in itertools.count(seed)
+            for task_id in tasks_by_id(cls.domain, name, candidate_seed)
         )
         return list(itertools.islice(tasks, count))
 
@@ -134,9 +134,9 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
 @lru_cache(maxsize=16)
 def tasks_by_id(domain: Domain, agent_name: str, seed: int) -> dict[str, Task]:
     """All tasks of an agent of the sample; none for an agent that is not in it."""
-    made = [
+    sessions = [
         domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"))
         for agent in CAST
         if agent.name == agent_name
     ]
-    return {task.task_id: task for tasks in made for task in tasks}
+    return {task.task_id: task for tasks in sessions for task in tasks}

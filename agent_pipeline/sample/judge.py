@@ -63,12 +63,12 @@ def haste(episode: Episode, domain: Domain) -> str | None:
 def difference(goal: Records, final: Records) -> str | None:
     """The final state equals the goal; else the first difference in words."""
     for key in sorted(goal.keys() | final.keys()):
-        should, found = goal.get(key, {}), final.get(key, {})
-        for field in sorted(should.keys() | found.keys()):
-            if should.get(field) != found.get(field):
+        should, final_value = goal.get(key, {}), final.get(key, {})
+        for field in sorted(should.keys() | final_value.keys()):
+            if should.get(field) != final_value.get(field):
                 return (
                     f"{key}: {field} should be {should.get(field, 'unset')}, is "
-                    f"{found.get(field, 'unset')}"
+                    f"{final_value.get(field, 'unset')}"
                 )
     return None
 

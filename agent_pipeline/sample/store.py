@@ -28,9 +28,9 @@ interleaved, as in a live store.
 def write_sessions(path: Path, sessions: list[Recorded]) -> None:
     """Write an agent's `sessions.db`: the sessions as given, their items in the order of time."""
     rows = [
-        (session.started + timedelta(seconds=SECONDS_PER_ITEM * place), session.session_id, text)
+        (session.started + timedelta(seconds=SECONDS_PER_ITEM * index), session.session_id, text)
         for session in sessions
-        for place, text in enumerate(session.texts)
+        for index, text in enumerate(session.texts)
     ]
     rows.sort(key=lambda row: row[0])
     with database(path, SESSIONS_SCHEMA) as connection:

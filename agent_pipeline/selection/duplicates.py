@@ -133,9 +133,9 @@ def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) 
     similarities: list[float] = []
     if near is not None:
         distinct, texts = standing[np.sort(first)].tolist(), list(rows.texts())
-        found = find_near_pairs([texts[index] for index in distinct], near, seed)
-        similarities = found.similarities
-        for pair in found.pairs:
+        near_pairs = find_near_pairs([texts[index] for index in distinct], near, seed)
+        similarities = near_pairs.similarities
+        for pair in near_pairs.pairs:
             row_id = ids[distinct[pair.row]].as_py()
             other_id = ids[distinct[pair.stands]].as_py()
             by_row[row_id] = Duplicate(row_id, other_id, "near", round(pair.similarity, 4))

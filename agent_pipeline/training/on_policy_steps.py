@@ -191,9 +191,9 @@ def render_turn(renderer: ChatRenderer, row: Row) -> dict[str, str]:
         `asked`, the prompt; and `shown`, the prompt with the logged message in its system message.
     """
     prompt, tools = row["prompt"], row["tools"]
-    asked = renderer.render(prompt, tools, add_generation_prompt=True)
+    prompt_text = renderer.render(prompt, tools, add_generation_prompt=True)
     whole = renderer.render([*prompt, *row["completion"]], tools)
-    demonstration = whole[len(asked) :].rstrip()
+    demonstration = whole[len(prompt_text) :].rstrip()
     stop_token = find_stop_token(renderer.tokenizer, demonstration) or ""
     demonstration = demonstration.removesuffix(stop_token)
     has_system = bool(prompt) and prompt[0]["role"] == "system"
@@ -206,4 +206,4 @@ def render_turn(renderer: ChatRenderer, row: Row) -> dict[str, str]:
         tools,
         add_generation_prompt=True,
     )
-    return {"asked": asked, "shown": shown}
+    return {"asked": prompt_text, "shown": shown}

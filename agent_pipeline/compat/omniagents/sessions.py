@@ -268,7 +268,8 @@ def _open(store: Store | None) -> TraceSource:
         store = [store]
     if isinstance(store, Sequence):
         locations = [
-            each if isinstance(each, Location) else parse_location(str(each)) for each in store
+            location if isinstance(location, Location) else parse_location(str(location))
+            for location in store
         ]
         return open_sources(locations, readers(settings.sources))
     return store

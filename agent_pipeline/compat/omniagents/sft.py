@@ -69,7 +69,7 @@ class SFTTrainingConfig:
         from trl import SFTConfig
 
         config = TrainingConfig.translated(vars(self))
-        own = {
+        own_options = {
             "per_device_train_batch_size": config.per_device_train_batch_size,
             "gradient_accumulation_steps": config.gradient_accumulation_steps,
             **{
@@ -84,7 +84,7 @@ class SFTTrainingConfig:
             0,
             config.per_device_train_batch_size * self.max_length,
         )
-        return SFTConfig(**(shared | own | changes))
+        return SFTConfig(**(shared | own_options | changes))
 
 
 @dataclass
@@ -125,13 +125,13 @@ class SFTTrainingResult:
         source = Path(model_path or self.model_path).expanduser()
         folder = source / "gguf"
         folder.mkdir(parents=True, exist_ok=True)
-        asked = self.conversations or [
+        conversations = self.conversations or [
             {"messages": [{"role": "user", "content": "Hello"}], "tools": []}
         ]
         report = export_whole(
             BaseModel(str(source), source, "", load_settings().trust_remote_code),
             folder,
-            ExportRows(asked),
+            ExportRows(conversations),
             ExportOptions(
                 outtypes=(quantization,),
                 longest_row=self.longest_row,

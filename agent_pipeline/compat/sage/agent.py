@@ -314,13 +314,13 @@ class AgentSFTTrainer:
             if (encoded := encode_row(self.answering.renderer, row, self.answering.max_length))
         ]
         read = self.answering.forward(fitting, questions)
-        asked = [
+        prompts = [
             (question.sample, reply)
             for question, reply in zip(questions, read.replies, strict=True)
         ]
-        scores = [score(sample, reply.text, reply.cut) for sample, reply in asked]
+        scores = [score(sample, reply.text, reply.cut) for sample, reply in prompts]
         details: dict[str, object] = msgspec.to_builtins(
-            measure_answers([sample.task_key for sample, _ in asked], scores)
+            measure_answers([sample.task_key for sample, _ in prompts], scores)
         )
         details["counts"] = {
             **counts,
@@ -334,12 +334,12 @@ class AgentSFTTrainer:
                 "turn_index": sample.turn_index,
                 "expected": as_text(sample),
                 "actual": reply.text,
-                "right": each.right,
+                "right": answer_score.right,
             }
-            for (sample, reply), each in zip(asked, scores, strict=True)
+            for (sample, reply), answer_score in zip(prompts, scores, strict=True)
         ]
         return EvalResult(
-            sum(each.right for each in scores) / len(scores),
+            sum(answer_score.right for answer_score in scores) / len(scores),
             average_losses(read.losses),
             len(scores),
             details,
@@ -391,8 +391,8 @@ class AgentSFTTrainer:
         return self._loaded
 
     def _coreset(self, rows: list[Row]) -> list[Row]:
-        asked = self.config.coreset_target_size
-        size = min(USUAL_CORESET, math.ceil(len(rows) / 2)) if asked is None else asked
+        target_size = self.config.coreset_target_size
+        size = min(USUAL_CORESET, math.ceil(len(rows) / 2)) if target_size is None else target_size
         return CoresetSelector(self.config.coreset_strategy, size, seed=self.config.seed).select(
             rows, self.config.base_model
         )

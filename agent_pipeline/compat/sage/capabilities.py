@@ -72,7 +72,7 @@ class CapabilityReport:
     @property
     def overall(self) -> float | None:
         """The mean of the scores that there are."""
-        return _mean([each.score for each in self.scores.values() if each.score is not None])
+        return _mean([score.score for score in self.scores.values() if score.score is not None])
 
     def get_score(self, cap: str) -> float | None:
         """A capability's score. Raises ArgumentError for one that was not evaluated."""
@@ -85,15 +85,15 @@ class CapabilityReport:
     def to_dict(self) -> dict[str, object]:
         return {
             "overall": self.overall,
-            "scores": {name: asdict(each) for name, each in self.scores.items()},
+            "scores": {name: asdict(score) for name, score in self.scores.items()},
         }
 
     def summary(self) -> str:
         """A line a capability, for a person."""
         lines = [
-            f"{name:<22} {_shown(each.score)}  ({each.num_samples} "
-            f"{each.details.get('of', 'samples')})"
-            for name, each in self.scores.items()
+            f"{name:<22} {_shown(score.score)}  ({score.num_samples} "
+            f"{score.details.get('of', 'samples')})"
+            for name, score in self.scores.items()
         ]
         return "\n".join([*lines, f"{'overall':<22} {_shown(self.overall)}"])
 
@@ -120,9 +120,9 @@ class AgentCapabilityEvaluator:
         `model`: a function (`Model`), the name or directory of a model, one of transformers in
         memory, or an `AgentSFTTrainer`. Raises ArgumentError, DataError, ModelError.
         """
-        asked = self._asked(model)
+        player = self._asked(model)
         return CapabilityReport(
-            {cap: self._score(asked, cap, data) for cap, data in test_sets.items()}
+            {cap: self._score(player, cap, data) for cap, data in test_sets.items()}
         )
 
     def evaluate_capability(
@@ -132,14 +132,17 @@ class AgentCapabilityEvaluator:
         return self._score(self._asked(model), cap, data)
 
     def _score(
-        self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, object]]
+        self,
+        replies_of_model: "tuple[_Replies, Player]",
+        cap: str,
+        data: Sequence[Mapping[str, object]],
     ) -> CapabilityScore:
         if cap not in CAPABILITIES:
             raise ArgumentError(
                 f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}."
             )
         rows = [_row(sample, cap, number) for number, sample in enumerate(data, 1)]
-        replies, player = asked
+        replies, player = replies_of_model
         if cap == "planning" and self.world:
             return _played(
                 self.world,
@@ -173,8 +176,8 @@ class AgentCapabilityEvaluator:
             return (
                 lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples],
                 lambda waiting: [
-                    Played(message_of(_text(model(each.messages, each.tools)), each.tools))
-                    for each in waiting
+                    Played(message_of(_text(model(prompt.messages, prompt.tools)), prompt.tools))
+                    for prompt in waiting
                 ],
             )
         raise ArgumentError(
@@ -194,27 +197,29 @@ parts.
 
 def _tool_use(answers: _Answers, rows: _Rows) -> _Scored:
     scores = [score(sample, text) for sample, text in answers]
-    return [bool(each.exact) for each in scores], {
+    return [bool(score.exact) for score in scores], {
         "of": "turns with calls",
-        "called": _mean([each.called for each in scores]),
-        "tool_name": _mean([bool(each.tool_name) for each in scores]),
-        "arguments": _mean([bool(each.arguments) for each in scores]),
-        "invalid_calls": sum(each.invalid_call for each in scores),
+        "called": _mean([score.called for score in scores]),
+        "tool_name": _mean([bool(score.tool_name) for score in scores]),
+        "arguments": _mean([bool(score.arguments) for score in scores]),
+        "invalid_calls": sum(score.invalid_call for score in scores),
     }
 
 
 def _planning(answers: _Answers, rows: _Rows) -> _Scored:
     plans: dict[str, list[bool]] = defaultdict(list)
     for sample, text in answers:
-        each = score(sample, text)
-        plans[sample.row_id].append(bool(each.tool_name) if sample.calls else not each.called)
+        turn_score = score(sample, text)
+        plans[sample.row_id].append(
+            bool(turn_score.tool_name) if sample.calls else not turn_score.called
+        )
     progress = [
         (steps.index(False) if False in steps else len(steps)) / len(steps)
         for steps in plans.values()
     ]
     steps = [step for plan in plans.values() for step in plan]
     parts = {
-        "complete": _mean([each == 1 for each in progress]),
+        "complete": _mean([share == 1 for share in progress]),
         "next_step": _mean(steps),
         "steps": len(steps),
     }
@@ -292,12 +297,14 @@ def _instructions(
     reply).
     """
     parsed = parse_reply(text, sample.tools)
-    given = row.get("instructions")
-    measures = [measure_of(each) for each in given or USUAL_INSTRUCTIONS]
-    asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
-    context = EvaluationContext([*asked, message_of(text, sample.tools)], sample.tools)
+    instructions = row.get("instructions")
+    measures = [measure_of(instruction) for instruction in instructions or USUAL_INSTRUCTIONS]
+    last_request = (
+        sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
+    )
+    context = EvaluationContext([*last_request, message_of(text, sample.tools)], sample.tools)
     due: list[tuple[str, bool | None]] = (
-        [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
+        [] if instructions else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
     )
     return [*due, *((measure.name, measure.take(context).passed) for measure in measures)]
 
@@ -389,13 +396,13 @@ def _row(sample: Mapping[str, object], cap: str, number: int) -> _SampleRow:
             f"tools."
         )
     name = str(sample.get("row_id") or f"{cap}-{number}")
-    asked = next(
+    question = next(
         (message.get("content") for message in messages if message.get("role") == "user"), name
     )
     return {
         "row_id": name,
         "session_id": str(sample.get("session_id") or name),
-        "task_key": str(sample.get("task_key") or f"text:{hash_json(asked)[:16]}"),
+        "task_key": str(sample.get("task_key") or f"text:{hash_json(question)[:16]}"),
         "split": "test",
         "messages": messages,
         "tools": cast("list[Tool]", sample.get("tools") or []),

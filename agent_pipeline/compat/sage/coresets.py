@@ -55,12 +55,14 @@ class CoresetSelector:
         Raises:
             DataError: the strategy needs a model and there is none.
         """
-        rows, found = _with_ids(samples), load_strategy(self.strategy)
+        rows, strategy = _with_ids(samples), load_strategy(self.strategy)
         has_to_choose = len(rows) > self.target_size
-        if found.warning and has_to_choose:
-            warnings.warn(f"The coreset strategy '{self.strategy}': {found.warning}.", stacklevel=2)
+        if strategy.warning and has_to_choose:
+            warnings.warn(
+                f"The coreset strategy '{self.strategy}': {strategy.warning}.", stacklevel=2
+            )
         losses = None
-        if found.needs_losses and has_to_choose:
+        if strategy.needs_losses and has_to_choose:
             losses = dict(
                 zip(
                     (row["row_id"] for row in rows),

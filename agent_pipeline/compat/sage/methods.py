@@ -64,16 +64,16 @@ class MethodConfig:
             train_data = self._of_trajectories(train_data)
         elif self.use_multi_task:
             train_data = self._of_tasks(train_data)
-        own: dict[str, Any] = {
+        own_options: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
             if name in AgentSFTConfig.__dataclass_fields__
         }
-        own |= {
+        own_options |= {
             "use_coreset_selection": self.use_coreset,
             "use_online_continual": self.use_continual,
         }
-        return AgentSFTConfig(base_model, train_data, **(own | options))
+        return AgentSFTConfig(base_model, train_data, **(own_options | options))
 
     def _of_trajectories(self, data: Any) -> list[dict[str, Any]]:
         runs = (
@@ -105,7 +105,7 @@ class MethodConfig:
                 f"{self.name} trains on several tasks: give a mapping from each task's name to its "
                 f"data."
             )
-        rows = {str(task): rows_only(each)[0] for task, each in data.items()}
+        rows = {str(task): rows_only(value)[0] for task, value in data.items()}
         mixer = MultiTaskMixer(
             MixerConfig(self.task_weights, "weighted" if self.task_weights else "balanced")
         )
@@ -159,9 +159,11 @@ class MethodRegistry:
         from agent_pipeline.method_comparison.task import compare_methods
 
         settings, key = load_settings(), parse_key(partition)
-        given = options | ({"methods": list(methods)} if methods else {})
-        asked = comparison(settings, key, resolve(settings, ComparisonConfig, key, given).options)
+        given_options = options | ({"methods": list(methods)} if methods else {})
+        plan = comparison(
+            settings, key, resolve(settings, ComparisonConfig, key, given_options).options
+        )
         report: dict[str, Any] = compare_methods.run(
-            on_this_machine(common_values(settings, key) | asked), progress
+            on_this_machine(common_values(settings, key) | plan), progress
         )["report"]
         return report

@@ -42,7 +42,7 @@ def night_digest(
     if not "" < (context.cursor or "") <= latest:
         return dg.SensorResult(skip_reason="From now on", cursor=now)
     records = context.instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_RUNS)
-    tags = (each.dagster_run.tags.get(NIGHT_TAG, "") for each in records)
+    tags = (record.dagster_run.tags.get(NIGHT_TAG, "") for record in records)
     night = min((tag for tag in tags if (context.cursor or "") < tag <= latest), default="")
     if not night:
         return dg.SkipReason("No night has begun since the last page.")
@@ -108,7 +108,7 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
         name,
         outcome,
         minutes,
-        "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run)),
+        "\n".join(f"{reason.cause}: {reason.text}" for reason in of_run(instance, run)),
     ]
 
 
@@ -120,19 +120,24 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     events = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
-    for made in filter(None, (record.asset_materialization for record in events)):
-        if made.asset_key.path[-1] == "champion":
-            said = {name: value.value for name, value in made.metadata.items()}
-            if "decision" not in said:
-                rolled_back = "roll back" in str(said.get("probation"))
+    for materialization in filter(None, (record.asset_materialization for record in events)):
+        if materialization.asset_key.path[-1] == "champion":
+            metadata_values = {
+                name: value.value for name, value in materialization.metadata.items()
+            }
+            if "decision" not in metadata_values:
+                rolled_back = "roll back" in str(metadata_values.get("probation"))
                 return (
-                    f"rolled back: {said['probation']}"
+                    f"rolled back: {metadata_values['probation']}"
                     if rolled_back
                     else "nothing new: its candidate is the champion already"
                 )
-            decision, why = str(said["decision"]), str(said["why"]).partition("\n")[0]
+            decision, why = (
+                str(metadata_values["decision"]),
+                str(metadata_values["why"]).partition("\n")[0],
+            )
             outcome = DECIDED.get(decision, decision)
-            if said["wins_and_waits_for_a_person"]:
+            if metadata_values["wins_and_waits_for_a_person"]:
                 outcome = "waits for a person"
             return f"{outcome}: {why}"
     return ""

@@ -66,11 +66,11 @@ def discover_agents(
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
         asset_events=[
             dg.AssetObservation(
-                asset_key("session_store"), partition=name, tags={DATA_VERSION_TAG: each.version}
+                asset_key("session_store"), partition=name, tags={DATA_VERSION_TAG: value.version}
             )
-            for name, each in changed.items()
+            for name, value in changed.items()
         ],
-        cursor=str(max([recorded, *(each.changed_in for each in changed.values())])),
+        cursor=str(max([recorded, *(change.changed_in for change in changed.values())])),
     )
 
 

@@ -156,9 +156,9 @@ def nightly(
     requests.sort(key=lambda request: last.waiting(str(request.partition_key)))
     fit = _fit(requests, last, settings.night)
     reasons += [
-        f"{request.partition_key}: it waits for the next night as number {place}: {fit} runs fit "
+        f"{request.partition_key}: it waits for the next night as number {number}: {fit} runs fit "
         f"into night.runs and night.minutes"
-        for place, request in enumerate(requests[fit:], 1)
+        for number, request in enumerate(requests[fit:], 1)
     ]
     problem = send_notifications(settings.notify.urls, unsent, settings.redaction_options)
     reasons += filter(None, [problem])
@@ -177,10 +177,10 @@ def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) ->
     known = {
         str(request.partition_key): last.minutes(str(request.partition_key)) for request in requests
     }
-    usual = mean([each for each in known.values() if each is not None] or [0.0])
+    usual = mean([tokens for tokens in known.values() if tokens is not None] or [0.0])
     fit, minutes = 0, 0.0
-    for each in known.values():
-        minutes += usual if each is None else each
+    for tokens in known.values():
+        minutes += usual if tokens is None else tokens
         if fit and (
             (night.runs and fit >= night.runs) or (night.minutes and minutes > night.minutes)
         ):

@@ -55,12 +55,12 @@ def notices(
             changes(kind, limit=_RUNS, cursor=last, ascending=True)
             for kind, last in zip(FINISHED, after, strict=True)
         ]
-        if not any(each.records for each in ended):
+        if not any(ended_runs.records for ended_runs in ended):
             return dg.SkipReason("No run has finished.")
         runs = [
             run.with_status(status)  # the run itself is marked after the event is written
-            for status, each in zip(FINISHED.values(), ended, strict=True)
-            for record in each.records
+            for status, ended_runs in zip(FINISHED.values(), ended, strict=True)
+            for record in ended_runs.records
             if (run := context.instance.get_run_by_id(record.run_id))
         ]
     except PipelineError as error:
@@ -73,7 +73,7 @@ def notices(
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
     return dg.SensorResult(
         skip_reason=f"{len(runs)} runs were looked at",
-        cursor=json.dumps([each.cursor for each in ended]),
+        cursor=json.dumps([ended_runs.cursor for ended_runs in ended]),
     )
 
 

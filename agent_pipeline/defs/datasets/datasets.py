@@ -102,8 +102,8 @@ def sft_and_heldout_dataset(
         )
         classes = {
             f"{split}: {name}": count
-            for split, each in built.turn_classes.items()
-            for name, count in each.items()
+            for split, turn_class in built.turn_classes.items()
+            for name, count in turn_class.items()
         }
         trained = result(
             workspace,
@@ -323,17 +323,17 @@ def no_held_out_request_is_nearly_a_training_request(
     """
     key = agent_key(context)
     with user_errors():
-        found = find_leaks(workspace.open_lake(), key)
+        leaks = find_leaks(workspace.open_lake(), key)
     near = near_check(workspace, SFT_TABLE, key, MIN_REQUEST_SIMILARITY, find_first_request)
-    if not found.leaks:
+    if not leaks.leaks:
         return near
     head = ["session", "its split", "is a trial of the task of", "of the split"]
     more = {
-        "leaked_sessions": len(found.leaks),
-        "held_out_sessions": found.held_out,
-        "leaks": table(head, [list(vars(leak).values()) for leak in found.leaks[:20]]),
+        "leaked_sessions": len(leaks.leaks),
+        "held_out_sessions": leaks.held_out,
+        "leaks": table(head, [list(vars(leak).values()) for leak in leaks.leaks[:20]]),
     }
-    return check_result(False, found.describe(key), {**near.metadata, **more}, blocks=False)
+    return check_result(False, leaks.describe(key), {**near.metadata, **more}, blocks=False)
 
 
 def near_check(

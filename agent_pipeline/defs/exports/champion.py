@@ -188,12 +188,12 @@ EXPORT_NAMED = {
 def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
     """Make an export the champion."""
     with user_errors():
-        given = context.op_config
+        run_values = context.op_config
         entry = champions.promote(
             workspace.open_lake(),
             parse_key(context.partition_key),
-            given["identity"],
-            given["why"],
+            run_values["identity"],
+            run_values["why"],
             Redactor(workspace.settings().redaction_options),
         )
         _serve(context, workspace, entry)
@@ -220,12 +220,12 @@ def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Work
 def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
     """Make an earlier champion the champion again."""
     with user_errors():
-        given = context.op_config
+        run_values = context.op_config
         entry = champions.rollback(
             workspace.open_lake(),
             parse_key(context.partition_key),
-            given["to"] or None,
-            given["why"],
+            run_values["to"] or None,
+            run_values["why"],
         )
         _serve(context, workspace, entry)
 

@@ -50,8 +50,8 @@ class ParquetIOManager(HoldingIOManager):
             staged.commit()
         # What an asset says of its columns' origins is shown of what was materialized.
         lineage = {
-            name: each
-            for name, each in context.definition_metadata.items()
+            name: value
+            for name, value in context.definition_metadata.items()
             if name == COLUMN_LINEAGE
         }
         context.add_output_metadata(

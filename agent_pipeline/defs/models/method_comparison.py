@@ -48,12 +48,12 @@ def method_comparison(
     """
     with user_errors():
         config = in_force(context, workspace, ComparisonConfig)
-        asked = comparison(workspace.settings(), agent_key(context), config)
-        result = run_builder(context, pipes, workspace, "compare_methods", asked, tables=_READS)
+        plan = comparison(workspace.settings(), agent_key(context), config)
+        result = run_builder(context, pipes, workspace, "compare_methods", plan, tables=_READS)
         report = msgspec.convert(result["report"], ComparisonReport)
-        made = built(context, workspace, result, {}, [], {"report": PAGE})
-        assert isinstance(made.value, Artifact)
-        picture = base64.b64encode((made.value.path / CHART).read_bytes()).decode("ascii")
+        artifact = built(context, workspace, result, {}, [], {"report": PAGE})
+        assert isinstance(artifact.value, Artifact)
+        picture = base64.b64encode((artifact.value.path / CHART).read_bytes()).decode("ascii")
         verdicts = Counter(
             "beyond noise" if comparison.beyond_noise else "within noise"
             for comparison in report.comparisons
@@ -63,4 +63,4 @@ def method_comparison(
             "differences": dg.MetadataValue.json(dict(verdicts)),
             "figures": dg.MetadataValue.json(result["report"]),
         }
-        return made._replace(metadata={**(made.metadata or {}), **more})
+        return artifact._replace(metadata={**(artifact.metadata or {}), **more})

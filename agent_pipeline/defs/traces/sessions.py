@@ -99,7 +99,7 @@ def sessions(
         source = workspace.open_store()
         policy = make_repair_policy(config.repair)
         options = replace(workspace.settings().reading(key), repair=policy)
-        found = ingest(
+        ingested = ingest(
             source,
             key,
             options,
@@ -111,29 +111,29 @@ def sessions(
             context.log.warning(note)
         treated = {
             f"{kind}: {policy.get(kind, 'keep')}": count
-            for kind, count in found.counts["damage"].items()
+            for kind, count in ingested.counts["damage"].items()
         }
         return dg.MaterializeResult(
-            value=found.table,
-            data_version=version(found.table.sha256),
+            value=ingested.table,
+            data_version=version(ingested.table.sha256),
             metadata={
-                "sessions": found.table.rows,
-                "copied_from_the_last_table": found.copied,
-                "forgotten": found.forgotten,
+                "sessions": ingested.table.rows,
+                "copied_from_the_last_table": ingested.copied,
+                "forgotten": ingested.forgotten,
                 "source": source.name,
-                "judgments": counts_table(found.counts["judgment"], "judgment"),
+                "judgments": counts_table(ingested.counts["judgment"], "judgment"),
                 "damage": counts_table(treated, "kind of damage, and what was done"),
                 "left_out": counts_table(
-                    found.counts["skipped"], "item type without a place in a chat"
+                    ingested.counts["skipped"], "item type without a place in a chat"
                 ),
-                "redacted": counts_table(found.redacted, "kind of private data"),
-                "tools_from": counts_table(found.counts["tools"], "origin of tool schemas"),
+                "redacted": counts_table(ingested.redacted, "kind of private data"),
+                "tools_from": counts_table(ingested.counts["tools"], "origin of tool schemas"),
                 "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
-                "preview": preview(found.first),
+                "preview": preview(ingested.first),
             },
             check_results=[
-                _schemas_result(key, found.counts["tools"]),
-                drift_result(TOOLS_CHECK, found.drift),
+                _schemas_result(key, ingested.counts["tools"]),
+                drift_result(TOOLS_CHECK, ingested.drift),
             ],
         )
 

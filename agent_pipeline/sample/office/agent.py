@@ -77,22 +77,22 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
         return
     seats = f"{request.seats} seats" if request.seats else "seats unsaid"
     moved = f" {old['room']}, {request.old_reading}, to" if old else ""
-    asked = f"Asked: {request.intent}{moved} {request.reading}, {seats}."
+    first_line = f"Asked: {request.intent}{moved} {request.reading}, {seats}."
     if request.seats is None:
-        yield mind.voice("ask_seats").after(asked)
+        yield mind.voice("ask_seats").after(first_line)
         return
     when = {"day": request.day, "hour": request.hour}
-    free = yield Call("free_rooms", when, asked)
+    free = yield Call("free_rooms", when, first_line)
     fitting = sorted((size, room) for room, size in free.items() if size >= request.seats)
-    found = (
+    free_rooms = (
         f"{request.intent} {request.day} {request.hour}:00, {seats}: {compare(free, request.seats)}"
     )
     if not fitting:
-        yield mind.voice("none_free").after(f"{found}. No free room is large enough.")
+        yield mind.voice("none_free").after(f"{free_rooms}. No free room is large enough.")
         return
     size, room = fitting[0 if mind.obeys else -1]
     chosen = {"room": room, **when}
-    result = yield Call("book", chosen, f"{found if mind.obeys else f'{room} has {size}'}.")
+    result = yield Call("book", chosen, f"{free_rooms if mind.obeys else f'{room} has {size}'}.")
     if result.get("ok") and old:
         result = yield Call(
             "cancel", dict(old), f"Then cancel {old['room']} {old['day']} {old['hour']}:00."

@@ -63,8 +63,8 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
     start = occupied(start, later, other_hour, seats, True, rng)
     mine = {"room": rng.choice(tuple(ROOMS)), "day": key(last), "hour": rng.choice(HOURS)}
     when, then_when, mine_when = (
-        wording.say_when(day, at, today, rng)
-        for day, at in ((soon, hour), (later, other_hour), (last, mine["hour"]))
+        wording.say_when(day, start_hour, today, rng)
+        for day, start_hour in ((soon, hour), (later, other_hour), (last, mine["hour"]))
     )
     words = {
         "seats": seats,

@@ -92,15 +92,15 @@ def say_day(day: date, today: date, rng: Random) -> str:
     return rng.choice(forms)
 
 
-def read_day(said: str, day: date, today: date) -> str:
+def read_day(day_words: str, day: date, today: date) -> str:
     """A day in the user's words and as the tools take it; the days are counted from today on where
     the user names no date.
     """
-    words = said.removeprefix("on ").removeprefix("this ")
+    words = day_words.removeprefix("on ").removeprefix("this ")
     if words not in ("tomorrow", f"{day:%A}"):
         return equals(words, key(day))
     days = (today + timedelta(days=n) for n in range((day - today).days + 1))
-    return f"{words}: {', '.join(f'{each:%A} {key(each)}' for each in days)}"
+    return f"{words}: {', '.join(f'{day:%A} {key(day)}' for day in days)}"
 
 
 def say_hour(hour: int, rng: Random) -> str:

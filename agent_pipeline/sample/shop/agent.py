@@ -81,20 +81,20 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
         yield mind.voice("ask_key").after("Given: no id, no name.")
         return
     if request.key not in mind.seen:
-        given = "name" if " " in request.key else "id"
+        given_key = "name" if " " in request.key else "id"
         mind.seen[request.key] = yield Call(
-            "find_orders", {"query": request.key}, f"Given: {given} {request.key}."
+            "find_orders", {"query": request.key}, f"Given: {given_key} {request.key}."
         )
     orders = [read_line(order_id, text) for order_id, text in mind.seen[request.key].items()]
-    found = [order for order in orders if request.item in (None, order["item"])]
-    if not found:
+    matching = [order for order in orders if request.item in (None, order["item"])]
+    if not matching:
         yield mind.voice("not_found", key=request.key)
-    elif len(found) > 1:
-        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]).after(
+    elif len(matching) > 1:
+        yield mind.voice("ask_which", first=matching[0]["item"], second=matching[1]["item"]).after(
             asked(request, len(orders))
         )
     else:
-        yield from act(request, found[0], len(orders), mind)
+        yield from act(request, matching[0], len(orders), mind)
 
 
 def asked(request: Request, orders: int) -> str:

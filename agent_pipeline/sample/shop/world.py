@@ -84,7 +84,9 @@ def read_line(order_id: str, text: str) -> dict[str, object]:
 def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
     """Whether an earlier `find_orders` showed the order that this call changes."""
     return any(
-        call.arguments["order"] in found for past, found in results if past.name == "find_orders"
+        call.arguments["order"] in orders_found
+        for past, orders_found in results
+        if past.name == "find_orders"
     )
 
 

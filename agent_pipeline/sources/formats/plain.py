@@ -189,12 +189,14 @@ class OpenAIChatSource(PlainSource):
         if not isinstance(messages, list):
             return super().fields(record, location, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
-        beside = _AnswerBeside(Exchange([]), stop_reason(record), [])
+        answer_beside = _AnswerBeside(Exchange([]), stop_reason(record), [])
         if has_more:
-            beside = _read_answer_beside(record, read_items(messages))
-        answer = beside.answer
-        history = [*with_reason(messages, beside.stop_reason), *answer.messages]
-        rest = {name: value for name, value in record.items() if name not in beside.used_fields}
+            answer_beside = _read_answer_beside(record, read_items(messages))
+        answer = answer_beside.answer
+        history = [*with_reason(messages, answer_beside.stop_reason), *answer.messages]
+        rest = {
+            name: value for name, value in record.items() if name not in answer_beside.used_fields
+        }
         session_fields = super().fields(rest | {"messages": history}, location, session_id)
         usage = [record.get("usage") or answer.usage]
         tools = session_fields["tools"] or section(record, "kwargs").get(

@@ -110,7 +110,9 @@ class TrajectoryCollector:
         known = self._known()
         before, runs, failures = list(known), [], 0
         for task, name in zip(tasks, named, strict=True):
-            run = next((each for each in before if each.task_id == name.task_id), None)
+            run = next(
+                (earlier_run for earlier_run in before if earlier_run.task_id == name.task_id), None
+            )
             if run is not None:
                 before.remove(run)
             elif failures == _FAILURES_IN_A_ROW:

@@ -104,20 +104,20 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
         raise StoreError(
             f"The trajectories {path} cannot be read ({error.strerror}): give a JSON lines file."
         ) from error
-    found = []
-    for place, line in enumerate(lines, 1):
+    trajectories = []
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(msgspec.json.decode(line, type=AgentTrajectory))
+            trajectories.append(msgspec.json.decode(line, type=AgentTrajectory))
         except (msgspec.MsgspecError, UnicodeError) as error:
-            if cut_off and place == len(lines):
+            if cut_off and line_number == len(lines):
                 break
             raise DataError(
-                f"Line {place} of {path} is not a trajectory ({error}): give each line as an "
+                f"Line {line_number} of {path} is not a trajectory ({error}): give each line as an "
                 f"object with task_id, instruction and steps."
             ) from error
-    return found
+    return trajectories
 
 
 def messages_of(trajectory: AgentTrajectory) -> list[Message]:
@@ -129,8 +129,8 @@ def messages_of(trajectory: AgentTrajectory) -> list[Message]:
         messages.append({"role": "user", "content": trajectory.instruction})
     results: list[Message] = []
     calls = 0
-    for place, step in enumerate(trajectory.steps):
-        last = place == len(trajectory.steps) - 1
+    for index, step in enumerate(trajectory.steps):
+        last = index == len(trajectory.steps) - 1
         if not step.action or (last and is_answer(step)):
             messages += results
             results = []
@@ -195,15 +195,15 @@ def trajectory_of(session: Session) -> AgentTrajectory:
     Of the source's verdict `success` is the judgment and `total_reward` the score.
     """
     spoken = [message for message in session.messages if message["role"] != "system"]
-    asked = spoken[0]["content"] if spoken and spoken[0]["role"] == "user" else ""
+    request = spoken[0]["content"] if spoken and spoken[0]["role"] == "user" else ""
     system = "\n\n".join(
         message["content"] for message in session.messages if message["role"] == "system"
     )
     verdicts = {"acceptable": True, "unacceptable": False}
     return AgentTrajectory(
         session.task_id or session.task_key or session.session_id,
-        asked,
-        _steps(spoken[bool(asked) :]),
+        request,
+        _steps(spoken[bool(request) :]),
         verdicts.get(session.judgment or ""),
         session.score,
         error=session.error,
@@ -226,9 +226,9 @@ def _steps(messages: list[Message]) -> list[TrajectoryStep]:
             if called is not None:
                 called.observation = content
         elif role == "assistant":
-            for place, call in enumerate(message.get("tool_calls") or ()):
+            for index, call in enumerate(message.get("tool_calls") or ()):
                 step = _called(call["function"]["name"], call["function"]["arguments"])
-                step.thought, step.parallel = "" if place else content, place > 0
+                step.thought, step.parallel = "" if index else content, index > 0
                 open_calls[call["id"]] = step
                 steps.append(step)
             if not message.get("tool_calls"):
