@@ -8,7 +8,22 @@ import agent_pipeline
 
 PACKAGE = Path(agent_pipeline.__file__).parent
 EMPTY_NAMES = frozenset(
-    "alone also asked at beside each found given made of own said together told".split()
+    [
+        "alone",
+        "also",
+        "asked",
+        "at",
+        "beside",
+        "each",
+        "found",
+        "given",
+        "made",
+        "of",
+        "own",
+        "said",
+        "together",
+        "told",
+    ]
 )
 
 

@@ -276,7 +276,8 @@ def test_a_run_that_was_recorded_badly_is_neither_good_nor_bad() -> None:
     )
     assert [step.observation for step in good.steps] == ["1", "2", None] and good.success
     assert (
-        bad.error == "the run was recorded with a result without a call; the result is left out"
+        bad.error is not None
+        and bad.error.startswith("the run was recorded with a result without a call")
         and bad.success is None
     )
 
