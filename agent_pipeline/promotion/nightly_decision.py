@@ -96,11 +96,23 @@ class NightlyDecision:
     mlflow: Written | None
 
 
+@dataclass(frozen=True)
+class EvaluatedCandidate:
+    """A candidate, and how it was evaluated.
+
+    Attributes:
+        export: The candidate, an export.
+        evaluation: Its evaluation.
+    """
+
+    export: Artifact
+    evaluation: Artifact
+
+
 def decide_night(
     lake: Lake,
     key: PartitionKey,
-    evaluation: Artifact,
-    candidate: Artifact,
+    evaluated: EvaluatedCandidate,
     compare: Compare,
     settings: PromotionSettings,
     redactor: Redactor,
@@ -113,8 +125,7 @@ def decide_night(
     Args:
         lake: The lake.
         key: The partition.
-        evaluation: The candidate's evaluation.
-        candidate: The candidate, an export.
+        evaluated: The candidate with its evaluation.
         compare: The function that runs the task `compare`.
         settings: The partition's settings.
         redactor: Replaces private values in what MLflow gets.
@@ -123,6 +134,7 @@ def decide_night(
     Raises:
         DataError: As `run_probation_check`, `make_compare_params` and `decide_and_promote`.
     """
+    candidate, evaluation = evaluated.export, evaluated.evaluation
     probation = None
     if settings.approve == "auto":
         probation = run_probation_check(

@@ -25,7 +25,11 @@ from agent_pipeline.promotion.decision_wording import (
     summarize,
 )
 from agent_pipeline.promotion.next_steps import outlook
-from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_night
+from agent_pipeline.promotion.nightly_decision import (
+    EvaluatedCandidate,
+    PromotionSettings,
+    decide_night,
+)
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.pointers import Entry
@@ -93,8 +97,7 @@ def champion(
         night = decide_night(
             lake,
             key,
-            evaluation,
-            gguf_export,
+            EvaluatedCandidate(gguf_export, evaluation),
             compare,
             promotion_settings,
             Redactor(workspace.settings().redaction_options),
