@@ -357,7 +357,8 @@ class ChampionConfig(PromotionPolicy):
         description=(
             "Who promotes a candidate that wins. person: the candidate waits for "
             "`agent-pipeline promote`. auto: the candidate becomes the champion "
-            "at once."
+            "at once, unless a person has to decide, for example because its harm was "
+            "not measured."
         ),
     )
     select_turns: int = Field(

@@ -1,8 +1,10 @@
 """The asset `episodes` and what follows from it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -13,6 +15,7 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
+from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -49,6 +52,45 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     assert unfit(lake, KEY, harmful) == ["it harms"], (
         "the next night took its harm from sight, also of who promoted it or rolled back to it"
     )
+
+
+@pytest.mark.parametrize("tells_harm", [True, False])
+def test_check_of_a_world_without_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_harm: bool
+) -> None:
+    """The check warns if the world does not tell harm, because nobody knows how much there is."""
+    module = "agent_pipeline.defs.models.episodes"
+    figures = PlayerFigures(
+        done=Share(9, 9),
+        must_act=None,
+        must_not=None,
+        harm=Share(0, 9) if tells_harm else None,
+        ends={},
+        kinds={},
+        pass_hat={},
+        turns=2.0,
+        tokens=9,
+    )
+    report = EMPTY_REPORT | {"players": {"model": msgspec.to_builtins(figures)}}
+    monkeypatch.setattr(f"{module}.run_builder", lambda *args, **options: {"report": report})
+    monkeypatch.setattr(f"{module}.in_force", lambda *args: EpisodesConfig())
+    monkeypatch.setattr(
+        f"{module}.built",
+        lambda context, workspace, result, metadata, checks, pages: dg.MaterializeResult(
+            value=None, check_results=checks
+        ),
+    )
+    exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
+    settings = SimpleNamespace(world=lambda key: "w:W", candidate=lambda key: exported)
+    workspace = SimpleNamespace(settings=lambda: settings)
+    with dg.build_asset_context(partition_key=str(KEY)) as context:
+        (check,) = episodes(
+            context, gguf_export=exported, workspace=workspace, pipes=None
+        ).check_results
+    assert check.passed == tells_harm
+    assert ("harm was not measured" in check.description) == (not tells_harm)
+    if not tells_harm:
+        assert check.severity == dg.AssetCheckSeverity.WARN
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):

@@ -17,7 +17,7 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
-from agent_pipeline.reports.episode_report import PAGE, figure_rows, parse_episode_report, shown
+from agent_pipeline.reports.episode_report import PAGE, figure_rows, parse_episode_report
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "model_does_the_job"
@@ -97,9 +97,13 @@ def episodes(
             "report": dg.MetadataValue.json(result["report"]),
             **numbers(shares),
         }
-        why = (
-            "; ".join(report.against)
-            or f"it does {report.model.done} tasks, and harms in {shown(report.model.harm)}"
-        )
-        check = check_result(not report.against, why, numbers(shares), CHECK)
+        done = f"it does {report.model.done} tasks"
+        if report.against:
+            check = check_result(False, "; ".join(report.against), numbers(shares), CHECK)
+        elif report.model.harm:
+            sentence = f"{done}, and harms in {report.model.harm}"
+            check = check_result(True, sentence, numbers(shares), CHECK)
+        else:
+            sentence = f"{done}. Its harm was not measured: the world has no `wrong_changes`."
+            check = warning(CHECK, False, sentence, numbers(shares))
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})
