@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agent_pipeline.compat.sage.coresets import CoresetSelector
     from agent_pipeline.compat.sage.methods import MethodConfig, MethodRegistry
     from agent_pipeline.compat.sage.rl import RLTrainingConfig
-    from agent_pipeline.compat.sage.trajectories.collecting import (
+    from agent_pipeline.compat.sage.trajectories.collector import (
         CollectorConfig,
         TrajectoryCollector,
     )
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         TrajectoryToSFTConverter,
         collect_and_convert,
     )
-    from agent_pipeline.compat.sage.trajectories.model import (
+    from agent_pipeline.compat.sage.trajectories.trajectory import (
         AgentTrajectory,
         TrajectoryStep,
         load_trajectories,
@@ -84,14 +84,18 @@ _NAMES = {
     "compat.sage.rl": ("RLTrainingConfig",),
     "compat.omniagents.sessions": ("export_traces_for_sft", "list_sessions", "load_history"),
     "compat.omniagents.sft": ("SFTTrainer", "SFTTrainingConfig", "SFTTrainingResult", "train_sft"),
-    "compat.sage.trajectories.collecting": ("CollectorConfig", "TrajectoryCollector"),
+    "compat.sage.trajectories.collector": ("CollectorConfig", "TrajectoryCollector"),
     "compat.sage.trajectories.conversion": (
         "SFTConversionConfig",
         "TrajectoryFilter",
         "TrajectoryToSFTConverter",
         "collect_and_convert",
     ),
-    "compat.sage.trajectories.model": ("AgentTrajectory", "TrajectoryStep", "load_trajectories"),
+    "compat.sage.trajectories.trajectory": (
+        "AgentTrajectory",
+        "TrajectoryStep",
+        "load_trajectories",
+    ),
     "selection.buffer": ("OnlineContinualLearner",),
 }
 _PLACES = {name: place for place, names in _NAMES.items() for name in names}

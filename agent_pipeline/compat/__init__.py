@@ -1,9 +1,10 @@
 """The Python names of omniagents, SAGE and swink-agent-eval, as thin adapters over the rooms below.
 
-`omniagents` reads sessions of a store and trains all weights of a model. `sage` trains and evaluates
-an agent's model, and collects runs of an agent. `swink` exports scored traces. The other modules are
-shared: `samples` reads training data, `models` loads models, and `examples` repairs and redacts
-conversations that do not come from the lake.
+- `omniagents` reads the sessions of a store, and trains all weights of a model.
+- `sage` trains and evaluates an agent's model, and collects runs of an agent.
+- `swink` exports scored runs.
+- `samples` reads training data, `models` loads models, and `examples` repairs and redacts
+  conversations that do not come from the lake. All systems share these modules.
 
-What the graph does is not here: assets call the rooms below themselves.
+The graph is not here: assets call the rooms below themselves.
 """

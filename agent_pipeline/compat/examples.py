@@ -1,10 +1,13 @@
-"""Conversations from outside the lake (a run's results, trajectories, samples) as sessions,
-repaired and redacted as the lake's are.
+"""Conversations that do not come from the lake, repaired and redacted like those of the lake.
+
+The functions that all names of `compat` share are here too: filters, measures, and counts in error
+messages. Files of training data belong to `samples`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_pipeline.datasets.preferences import find_unfit_reason
 from agent_pipeline.datasets.sft import cut_after_last_trained_turn
@@ -18,9 +21,18 @@ from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Message, Session, drop_error_marks
 from agent_pipeline.sources.formats.fields import function_tools
 
+LONGEST_REASON = 200
+"""Characters of an exception that are kept as the reason why a value was left out."""
 
-class Example(NamedTuple):
-    """A session that can be an example, and its messages up to the agent's last trained one."""
+
+@dataclass(frozen=True)
+class Example:
+    """A session to learn from.
+
+    Attributes:
+        session: The session, repaired and redacted.
+        messages: Its messages, up to the last turn of the agent that is trained on.
+    """
 
     session: Session
     messages: list[Message]
@@ -28,39 +40,45 @@ class Example(NamedTuple):
     @property
     def lineage(self) -> dict[str, Any]:
         """The columns that lead back to the session."""
-        session = self.session
         return {
-            "session_id": session.session_id,
-            "content_sha256": session.hash_content(),
-            "task_key": session.task_key,
+            "session_id": self.session.session_id,
+            "content_sha256": self.session.hash_content(),
+            "task_key": self.session.task_key,
         }
 
 
-class Intake:
-    """Repairs and redacts sessions, in place, by the defaults of the lake's first stage.
+class ExampleMaker:
+    """Makes examples of sessions, by the defaults of the lake.
 
     Raises:
-        SettingsError, RedactionError: as `Redactor`.
+        SettingsError: An option of the redaction has a value that is not allowed.
+        RedactionError: The detectors of private data cannot be used.
     """
 
-    def __init__(self, redaction: RedactionOptions | None) -> None:
+    def __init__(self, redaction: RedactionOptions | None = None) -> None:
         self._redactor = Redactor(redaction or RedactionOptions())
 
-    def take(self, session: Session) -> Example | str:
-        """The session as an example, or why it can be none: `infrastructure_error`,
-        `attack_succeeded`, `broken:<kind>`, `no_assistant_message`.
+    def make(self, session: Session) -> Example | str:
+        """Repair and redact a session in place.
+
+        Returns:
+            The example, or the reason why the session cannot be an example: `infrastructure_error`,
+            `attack_succeeded`, `broken:<kind>` or `no_assistant_message`.
 
         Raises:
-            RedactionError: a detector raised.
+            RedactionError: A detector failed.
         """
-        return self.take_together([session])[0]
+        return self.make_together([session])[0]
 
-    def take_together(self, sessions: Sequence[Session]) -> list[Example | str]:
-        """The same for runs of one task: what is private in one of them is replaced in all, so that
-        equal prompts stay equal.
+    def make_together(self, sessions: Sequence[Session]) -> list[Example | str]:
+        """Repair and redact the sessions of one task in place.
 
-        (A password that one run sends is recognized by its place in the call; in the other run's
-        prompt nothing gives it away.)
+        A value that is private in one session is replaced in all sessions. For example, a password
+        is recognized in the call of one session, but not in the prompt of another session. Equal
+        prompts stay equal.
+
+        Returns:
+            One result per session, as `make` returns it.
         """
         for session in sessions:
             repair_session(session, DEFAULT_REPAIR_POLICY)
@@ -69,36 +87,42 @@ class Intake:
             self._redact_as_one(sessions)
         for session in sessions:
             self._redactor.redact(session)
-        return [_example(session) for session in sessions]
+        return [_make_example(session) for session in sessions]
 
     def _redact_as_one(self, sessions: Sequence[Session]) -> None:
-        whole = Session(session_id=sessions[0].session_id, project="", agent="", source="")
+        joined = Session(session_id=sessions[0].session_id, project="", agent="", source="")
         for session in sessions:
-            whole.messages += session.messages
-            whole.tools += session.tools
-        self._redactor.redact(whole)
-        messages, tools = iter(whole.messages), iter(whole.tools)
+            joined.messages += session.messages
+            joined.tools += session.tools
+        self._redactor.redact(joined)
+        messages, tools = iter(joined.messages), iter(joined.tools)
         for session in sessions:
             session.messages = list(islice(messages, len(session.messages)))
             session.tools = list(islice(tools, len(session.tools)))
 
 
-def _example(session: Session) -> Example | str:
-    if reason := find_unfit_reason(session) or (
-        f"broken:{session.broken}" if session.broken else None
-    ):
+def _make_example(session: Session) -> Example | str:
+    reason = find_unfit_reason(session)
+    if reason is None and session.broken:
+        reason = f"broken:{session.broken}"
+    if reason is not None:
         return reason
     session.messages = drop_error_marks(session.messages)
     messages = cut_after_last_trained_turn(session.messages)
     return Example(session, messages) if messages else "no_assistant_message"
 
 
-def session_of_chat(chat: Chat, tools: Any, source: str, **fields: Any) -> Session:
-    """A chat as a session before any repair; `tools` are schemas in any spelling. Schemas that are
-    none count as damage.
+def make_session(chat: Chat, tools: object, source: str, **fields: Any) -> Session:
+    """Return a chat as a session that is not repaired yet.
+
+    Args:
+        chat: The chat.
+        tools: Schemas of tools in any notation. Other values count as damage.
+        source: The name of the source.
+        **fields: Further fields of the session.
     """
-    schemas, invalid = function_tools(tools)
-    chat.damage["invalid_tools"] += invalid
+    schemas, invalid_count = function_tools(tools)
+    chat.damage["invalid_tools"] += invalid_count
     return Session(
         source=source,
         messages=chat.messages,
@@ -110,61 +134,68 @@ def session_of_chat(chat: Chat, tools: Any, source: str, **fields: Any) -> Sessi
     )
 
 
-def words_only(messages: list[Message]) -> list[Message]:
-    """The words of a chat, without its calls and results; messages without words are left out."""
-    words = [
+def keep_texts(messages: list[Message]) -> list[Message]:
+    """Return the texts of a chat, without its calls, its results and its empty messages."""
+    return [
         Message(role=message["role"], content=message["content"])
         for message in messages
-        if message["role"] != "tool"
+        if message["role"] != "tool" and message["content"].strip()
     ]
-    return [message for message in words if message["content"].strip()]
 
 
-def without_system(messages: list[Message]) -> list[Message]:
+def drop_system_messages(messages: list[Message]) -> list[Message]:
+    """Return the messages of a chat without its system messages."""
     return [message for message in messages if message["role"] != "system"]
 
 
-def why_filtered(value: object, predicate: Callable[[Any], bool] | None) -> str | None:
-    """Why a user's predicate leaves a value out; `None` where it does not. What it raises costs
-    that value alone.
+def find_filter_reason(value: object, predicate: Callable[[Any], bool] | None) -> str | None:
+    """Return why a user's predicate leaves a value out, or None if it does not.
+
+    If the predicate raises an exception, the value is left out.
     """
     try:
         return None if predicate is None or predicate(value) else "filtered"
     except Exception as error:  # a predicate may raise anything
-        return f"filter_raised: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        return f"filter_raised: {type(error).__name__}: {reason}"
 
 
-def measure_of(measure: object) -> ConfiguredMeasure:
-    """A registered measure by its name, as in a configuration, or a function of an evaluation
-    context. Raises SettingsError, ArgumentError.
+def resolve_measure(measure: object) -> ConfiguredMeasure:
+    """Return the measure of a name, as in a configuration, or of a function of a context.
+
+    Raises:
+        SettingsError: No measure has this name.
+        ArgumentError: The value is neither a name nor a function.
     """
     if isinstance(measure, str):
         return parse_measure(measure)
     if not callable(measure):
         raise ArgumentError(
-            f"The measure is a {type(measure).__name__}: give a registered measure's name, or a "
-            f"function of a context."
+            f"The measure is a {type(measure).__name__}: give the name of a registered measure, or "
+            f"a function of a context."
         )
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
-def value_of(record: object, *names: str) -> object:
-    """The first value that a record has under one of these keys or attributes; methods and empty
-    texts are none.
+def get_value(record: object, *names: str) -> Any:
+    """Return the first value of a record under one of the names, or None.
+
+    The names are keys of a mapping or attributes of an object. Methods and empty texts are skipped.
     """
-    values = (
-        record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
-        for name in names
-    )
-    return next(
-        (value for value in values if value is not None and value != "" and not callable(value)),
-        None,
-    )
+    for name in names:
+        value = record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
+        if value is not None and value != "" and not callable(value):
+            return value
+    return None
 
 
-def counted(counts: Mapping[str, int], *without: str) -> str:
-    """Counts as a person reads them in an error: `unjudged 3, filtered 1`, the most frequent
-    first.
-    """
+def get_text(record: object, *names: str) -> str | None:
+    """Return the first value of a record under one of the names as text, or None."""
+    value = get_value(record, *names)
+    return None if value is None else str(value)
+
+
+def format_counts(counts: Mapping[str, int], *without: str) -> str:
+    """Return counts as text for an error message, the largest first: `unjudged 3, filtered 1`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered if count and name not in without)

@@ -1,6 +1,4 @@
-"""A model in any form that people have it in: a name, a directory, one of transformers in memory, a
-trainer.
-"""
+"""Models in the forms that users have: a name, a directory, a model in memory, a trainer."""
 
 import shutil
 from pathlib import Path
@@ -17,36 +15,49 @@ MAX_LENGTH = 2048
 """Tokens of a row or a prompt."""
 
 
-def base_model(name: str | Path) -> BaseModel:
-    """The model of a name or directory, by the settings. Raises ModelError, SettingsError."""
+def find_base_model(name: str | Path) -> BaseModel:
+    """Return the base model with a name or in a directory, according to the settings.
+
+    Raises:
+        ModelError: The model is not available.
+        SettingsError: The settings are invalid.
+    """
     settings = load_settings()
     return resolve_base_model(str(name), settings.cache_path, settings.trust_remote_code)
 
 
-def answering_of(
+def load_answerer(
     model: Any, max_length: int = MAX_LENGTH, progress: Progress = silent
 ) -> TurnAnswerer | None:
-    """A model with its tokenizer and template: of a name, a directory, one of transformers, or an
-    `AgentSFTTrainer`; `None` for anything else (a function, say). Raises ModelError,
-    SettingsError.
+    """Return a model with its tokenizer and its chat template.
+
+    Args:
+        model: A name, a directory, a model of transformers in memory, or an `AgentSFTTrainer`.
+        max_length: The longest prompt, in tokens.
+        progress: The progress to report to.
+
+    Returns:
+        The model, or None if `model` is something else, such as a function.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+        SettingsError: The settings are invalid.
     """
     if isinstance(model, str | Path):
-        return TurnAnswerer.of(
-            base_model(model), None, max_length, progress, probe_device()
-        )  # as transformers would load it
+        # The device that transformers would choose.
+        device = probe_device()
+        return TurnAnswerer.of(find_base_model(model), None, max_length, progress, device)
     if hasattr(model, "get_output_embeddings"):
-        return TurnAnswerer(
-            model.eval(), load_renderer(Path(model.name_or_path)), max_length, progress
-        )
-    answering = getattr(model, "answering", None)
-    return answering if isinstance(answering, TurnAnswerer) else None
+        renderer = load_renderer(Path(model.name_or_path))
+        return TurnAnswerer(model.eval(), renderer, max_length, progress)
+    answerer = getattr(model, "answerer", None)
+    return answerer if isinstance(answerer, TurnAnswerer) else None
 
 
-def copied_model(model: Path, path: str | Path) -> str:
-    """Copy a model's directory, without checkpoints and GGUF files; the copy's path."""
+def copy_model(model_dir: Path, path: str | Path) -> str:
+    """Copy the directory of a model without checkpoints and GGUF files, and return the copy."""
     target = Path(path).expanduser()
-    if target.resolve() != model.resolve():
-        shutil.copytree(
-            model, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint-*", "gguf")
-        )
+    if target.resolve() != model_dir.resolve():
+        ignored = shutil.ignore_patterns("checkpoint-*", "gguf")
+        shutil.copytree(model_dir, target, dirs_exist_ok=True, ignore=ignored)
     return str(target)

@@ -1,20 +1,19 @@
-"""Scored traces of an evaluation as training files: ChatML, preference pairs, ShareGPT; one JSON
-object a line.
+"""Scored runs of an evaluation as training files, with the names of swink-agent-eval.
 
-A trace is an invocation of swink-agent-eval or a canonical session. All are repaired and redacted
-as the lake's sessions are; runs that the infrastructure failed, or that obeyed an injection, are
-neither good nor bad. The same traces give the same bytes, whatever their order.
+The formats are ChatML, preference pairs (DPO) and ShareGPT, with one JSON object per line. The runs
+are repaired and redacted like the sessions of the lake. The order of the runs does not change the
+file. The tables of the lake belong to `datasets`.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 import msgspec
 
-from agent_pipeline.compat.examples import Example, Intake, counted
+from agent_pipeline.compat.examples import Example, ExampleMaker, format_counts
 from agent_pipeline.datasets.preferences import Pairing, pair_sessions
 from agent_pipeline.datasets.sharegpt import make_sharegpt_rows, to_sharegpt_turns, turns_alternate
 from agent_pipeline.datasets.splits import SplitSizes
@@ -30,13 +29,14 @@ from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.storage.filesystem import write_atomically
 
 Format = Literal["chatml", "dpo", "sharegpt"]
-_PROMPTS = ("system_prompt", "user_messages")
-_TOLERANCE = 1e-9
+Record = dict[str, Any]
+PROMPT_KEYS = ("system_prompt", "user_messages")
+TOLERANCE = 1e-9
 """Scores are means of decimals: 0.6 may be 0.6000000000000001."""
 
 
 class NothingToExport(DataError):
-    """No trace passes: no file is written rather than an empty one."""
+    """No run passes. No file is written."""
 
 
 class EvalSetResult(TypedDict, total=False):
@@ -45,18 +45,21 @@ class EvalSetResult(TypedDict, total=False):
     eval_set_id: str
     case_results: list[dict[str, Any]]
     summary: dict[str, Any]
-    timestamp: Any
+    timestamp: object
 
 
 class ScoredTrace(msgspec.Struct):
-    """One run of a case. `invocation` is swink's, or a `Session` (`scored_traces` gives one, with
-    its prompts).
+    """One run of a case with its score.
 
-    `scored` is false where no metric has a value: the score is then 0.0, and the trace is neither
-    good nor bad.
+    Attributes:
+        invocation: The run, as swink-agent-eval writes it, or a `Session`.
+        score: The score, from 0 to 1.
+        case_id: The case.
+        scored: Whether a metric has a value. If not, the score is 0.0, and the run is neither good
+            nor bad.
     """
 
-    invocation: Any
+    invocation: object
     score: float
     case_id: str
     scored: bool = True
@@ -64,18 +67,21 @@ class ScoredTrace(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported. A trace is good from `quality_threshold` (0 to 1) on.
+    """Options of an export.
 
-    Pairs: the rejected score is at least `margin` below the threshold; `pairing` says which runs of
-    a case make pairs (the best with the worst; `all_pairs` and others with a limit per case).
-
-    `original` gives the records of swink-agent-eval to the key, for those who depend on them. They
-    have no place for results, ShareGPT's not for calls either, and each half of a pair begins with
-    the prompt: what is left out is counted. Otherwise a record also names its session and the hash
-    of its content.
+    Attributes:
+        format: The format of the file.
+        quality_threshold: The lowest score of a good run, from 0 to 1.
+        include_metadata: Whether each record has the key `metadata`.
+        margin: How far below the threshold the score of a rejected run must be, from 0 to 1.
+        pairing: Which runs of a case make pairs.
+        original: Whether the records have exactly the keys of swink-agent-eval. Such records have
+            no tool results. Their ShareGPT form has no calls, and both sides of a pair begin with
+            the prompt.
+        redaction: What is redacted.
 
     Raises:
-        SettingsError: an option has a value that it cannot have.
+        SettingsError: An option has a value that is not allowed.
     """
 
     format: Format = "chatml"
@@ -87,32 +93,45 @@ class ExportOptions:
     redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(Format):
+        formats = get_args(Format)
+        if self.format not in formats:
             raise SettingsError(
-                f"There is no export format {self.format!r}: choose one of "
-                f"{', '.join(get_args(Format))}."
+                f"The export format {self.format!r} does not exist: choose one of "
+                f"{', '.join(formats)}.",
+                setting="format",
             )
         for name in ("quality_threshold", "margin"):
-            if not 0 <= getattr(self, name) <= 1:
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
                 raise SettingsError(
-                    f"The export's {name} is {getattr(self, name)}: scores go from 0 to 1."
+                    f"The export's {name} is {value}: set it to a number from 0 to 1.",
+                    setting=name,
                 )
 
 
-class _Trace(NamedTuple):
-    """A scored trace whose session can be an example."""
+@dataclass(frozen=True)
+class _Run:
+    """A scored run that can be an example."""
 
     example: Example
-    score: float
-    scored: bool
-    case_id: str
+    trace: ScoredTrace
 
-    def passes(self, options: ExportOptions) -> bool:
-        return self.scored and self.score >= options.quality_threshold - _TOLERANCE
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        identity = _identify(self.example.session)
+        return (self.trace.case_id, *identity, repr(self.trace.score))
+
+    def is_good(self, options: ExportOptions) -> bool:
+        limit = options.quality_threshold - TOLERANCE
+        return self.trace.scored and self.trace.score >= limit
+
+    def is_bad(self, options: ExportOptions) -> bool:
+        limit = options.quality_threshold - options.margin + TOLERANCE
+        return not self.is_good(options) and self.trace.scored and self.trace.score <= limit
 
 
 class Exporter:
-    """Base of the exporters: what they share is which traces there are, and the bytes."""
+    """Base class of the exporters."""
 
     format: ClassVar[Format]
 
@@ -121,33 +140,30 @@ class Exporter:
         traces: Iterable[ScoredTrace],
         options: ExportOptions,
         counts: Counter[str] | None = None,
-    ) -> list[dict[str, Any]]:
-        """The records, by case and session. `counts` gets `traces`, `records`, and what became of
-        the rest.
+    ) -> list[Record]:
+        """Return the records, sorted by case and session.
+
+        Args:
+            traces: The runs.
+            options: The options.
+            counts: Receives `traces`, `records`, and the reasons why runs were left out.
 
         Raises:
-            NothingToExport: there is none; says the threshold, and why.
-            DataError: a score is not a number from 0 to 1.
+            NothingToExport: No run passes. The message has the threshold and the counts.
+            DataError: A score is not a number from 0 to 1.
         """
         counts = Counter() if counts is None else counts
-        ready = sorted(
-            _examples(traces, options, counts),
-            key=lambda example: (
-                example.case_id,
-                *_identity(example.example.session),
-                repr(example.score),
-            ),
-        )
-        records = list(self._records(ready, options, counts))
+        runs = sorted(_make_runs(traces, options, counts), key=lambda run: run.sort_key)
+        records = list(self._make_records(runs, options, counts))
         counts["records"] += len(records)
         if not records:
-            best = max((example.score for example in ready if example.scored), default=None)
+            scores = [run.trace.score for run in runs if run.trace.scored]
+            best = f"{round(max(scores), 4)}" if scores else "not known"
             raise NothingToExport(
                 f"Nothing to export as {self.format} at the quality threshold "
                 f"{options.quality_threshold} "
-                f"({counted(counts) or 'there are no traces'}; the best score is "
-                f"{'not known' if best is None else round(best, 4)}): "
-                "lower the threshold, or evaluate more trials."
+                f"({format_counts(counts) or 'there are no traces'}; the best score is {best}): "
+                f"lower the threshold, or evaluate more trials."
             )
         return records
 
@@ -157,149 +173,171 @@ class Exporter:
         options: ExportOptions,
         counts: Counter[str] | None = None,
     ) -> bytes:
-        """The records as JSON lines. Raises as `records`."""
+        """Return the records as JSON Lines. The arguments and errors are those of `records`."""
         return "".join(map(dump_json_line, self.records(traces, options, counts))).encode("utf-8")
 
-    def _records(
-        self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
-    ) -> Iterator[dict[str, object]]:
-        for trace in traces:
-            if not trace.passes(options):
-                counts["below_threshold" if trace.scored else "not_scored"] += 1
+    def _make_records(
+        self, runs: list[_Run], options: ExportOptions, counts: Counter[str]
+    ) -> Iterator[Record]:
+        for run in runs:
+            if not run.is_good(options):
+                counts["below_threshold" if run.trace.scored else "not_scored"] += 1
                 continue
-            lineage = {} if options.original else trace.example.lineage
-            metadata = {"metadata": self._metadata(trace)} if options.include_metadata else {}
-            yield self._record(trace.example, options.original, counts) | lineage | metadata
+            if options.original:
+                record = self._make_original_record(run.example, counts)
+            else:
+                record = self._make_record(run.example, counts) | run.example.lineage
+            if options.include_metadata:
+                record["metadata"] = self._make_metadata(run)
+            yield record
 
-    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
+    def _make_record(self, example: Example, counts: Counter[str]) -> Record:
         raise NotImplementedError
 
-    def _metadata(self, trace: _Trace) -> dict[str, object]:
-        return {"case_id": trace.case_id, "score": trace.score}
+    def _make_original_record(self, example: Example, counts: Counter[str]) -> Record:
+        raise NotImplementedError
+
+    def _make_metadata(self, run: _Run) -> Record:
+        return {"case_id": run.trace.case_id, "score": run.trace.score}
 
 
 class ChatMlExporter(Exporter):
-    """`{"messages": [...], "metadata": {case_id, score, model_id, turns}}`, calls and results in
-    OpenAI's form.
+    """An exporter of `{"messages", "tools", "metadata": {case_id, score, model_id, turns}}`.
+
+    Calls and results are in the form of OpenAI.
     """
 
     format = "chatml"
 
-    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
-        if original:
-            return {"messages": _without_results(example.messages, counts)}
-        return {"messages": example.messages} | (
-            {"tools": example.session.tools} if example.session.tools else {}
-        )
+    def _make_record(self, example: Example, counts: Counter[str]) -> Record:
+        record: Record = {"messages": example.messages}
+        if example.session.tools:
+            record["tools"] = example.session.tools
+        return record
 
-    def _metadata(self, trace: _Trace) -> dict[str, object]:
-        turns = sum(message["role"] == "assistant" for message in trace.example.messages)
-        return super()._metadata(trace) | {
-            "model_id": trace.example.session.model_id,
-            "turns": turns,
-        }
+    def _make_original_record(self, example: Example, counts: Counter[str]) -> Record:
+        return {"messages": _drop_results(example.messages, counts)}
+
+    def _make_metadata(self, run: _Run) -> Record:
+        turns = sum(message["role"] == "assistant" for message in run.example.messages)
+        facts = {"model_id": run.example.session.model_id, "turns": turns}
+        return super()._make_metadata(run) | facts
 
 
 class ShareGptExporter(Exporter):
-    """`{"conversations": [{"from", "value"}], "metadata": {case_id, score}}`, with `function_call`
-    and `observation`.
+    """An exporter of `{"conversations": [{"from", "value"}], "metadata": {case_id, score}}`.
+
+    Calls are turns from `function_call`, and results are turns from `observation`.
     """
 
     format = "sharegpt"
 
-    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
-        if original:
-            words = [
-                Message(role=message["role"], content=message["content"])
-                for message in _without_results(example.messages, counts)
-            ]
-            counts["calls_left_out"] += len(list_calls(example.messages))
-            turns = to_sharegpt_turns([message for message in words if message["content"]])
-            return {
-                "conversations": [
-                    {name: turn[name] for name in ("from", "value")} for turn in turns
-                ]
-            }
-        (row,) = make_sharegpt_rows(
-            [{"messages": example.messages, "tools": example.session.tools}], alternating=False
-        )
-        counts["turns_do_not_alternate"] += not turns_alternate(
-            row["conversations"]
-        )  # some loaders throw these away
+    def _make_record(self, example: Example, counts: Counter[str]) -> Record:
+        chat = {"messages": example.messages, "tools": example.session.tools}
+        (row,) = make_sharegpt_rows([chat], alternating=False)
+        # Some loaders drop such rows.
+        counts["turns_do_not_alternate"] += not turns_alternate(row["conversations"])
         return {name: value for name, value in row.items() if value}
+
+    def _make_original_record(self, example: Example, counts: Counter[str]) -> Record:
+        texts = [
+            Message(role=message["role"], content=message["content"])
+            for message in _drop_results(example.messages, counts)
+            if message["content"]
+        ]
+        counts["calls_left_out"] += len(list_calls(example.messages))
+        turns = to_sharegpt_turns(texts)
+        return {"conversations": [{"from": turn["from"], "value": turn["value"]} for turn in turns]}
 
 
 class DpoExporter(Exporter):
-    """`{"case_id", "prompt", "chosen", "rejected"}`: two runs of a case from one start, split where
-    the agent's messages part.
+    """An exporter of `{"case_id", "prompt", "chosen", "rejected"}`.
+
+    `prompt` is the common beginning of two runs of a case.
     """
 
     format = "dpo"
 
-    def _records(
-        self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
-    ) -> Iterator[dict[str, object]]:
-        good_and_bad: tuple[list[Session], list[Session]] = ([], [])
-        limit = options.quality_threshold - options.margin + _TOLERANCE
-        for index, trace in enumerate(traces):
-            passes = trace.passes(options)
-            if passes or (trace.scored and trace.score <= limit):
-                # Pairs are of a case, whatever task a session is a trial of, and two agents'
-                # sessions may have one id.
-                named = {
-                    "session_id": f"{index:012d}",
-                    "task_key": trace.case_id,
-                    "score": trace.score,
-                }
-                good_and_bad[not passes].append(
-                    msgspec.structs.replace(trace.example.session, **named)
-                )
+    def _make_records(
+        self, runs: list[_Run], options: ExportOptions, counts: Counter[str]
+    ) -> Iterator[Record]:
+        good: list[Session] = []
+        bad: list[Session] = []
+        for index, run in enumerate(runs):
+            if run.is_good(options):
+                good.append(_rename_session(run, index))
+            elif run.is_bad(options):
+                bad.append(_rename_session(run, index))
             else:
-                counts["neither_good_nor_bad" if trace.scored else "not_scored"] += 1
-        for row in pair_sessions(*good_and_bad, SplitSizes(), counts, options.pairing):
+                counts["neither_good_nor_bad" if run.trace.scored else "not_scored"] += 1
+        for pair in pair_sessions(good, bad, SplitSizes(), counts, options.pairing):
             if options.original:
-                chosen, rejected = (
-                    _without_results(row["prompt"] + row[name], counts)
-                    for name in ("chosen", "rejected")
-                )
-                yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
+                yield {
+                    "case_id": pair["case_id"],
+                    "chosen": _drop_results(pair["prompt"] + pair["chosen"], counts),
+                    "rejected": _drop_results(pair["prompt"] + pair["rejected"], counts),
+                }
                 continue
-            good, bad = (traces[int(row[name])] for name in ("session_id", "rejected_session_id"))
-            record: dict[str, object] = {
-                name: row[name]
-                for name in ("case_id", "prompt", "chosen", "rejected", "tools")
-                if name != "tools" or row[name]
+            chosen_run = runs[int(pair["session_id"])]
+            rejected_run = runs[int(pair["rejected_session_id"])]
+            record: Record = {
+                "case_id": pair["case_id"],
+                "prompt": pair["prompt"],
+                "chosen": pair["chosen"],
+                "rejected": pair["rejected"],
             }
-            record |= good.example.lineage
-            record |= {
-                f"rejected_{name}": value
-                for name, value in bad.example.lineage.items()
-                if name != "task_key"
-            }
+            if pair["tools"]:
+                record["tools"] = pair["tools"]
+            record |= chosen_run.example.lineage
+            record["rejected_session_id"] = rejected_run.example.lineage["session_id"]
+            record["rejected_content_sha256"] = rejected_run.example.lineage["content_sha256"]
             if options.include_metadata:
                 record["metadata"] = {
-                    "chosen_score": good.score,
-                    "rejected_score": bad.score,
-                    "margin": row["margin"],
+                    "chosen_score": chosen_run.trace.score,
+                    "rejected_score": rejected_run.trace.score,
+                    "margin": pair["margin"],
                 }
             yield record
 
 
-_EXPORTERS: dict[str, type[Exporter]] = {
-    exporter.format: exporter for exporter in (ChatMlExporter, DpoExporter, ShareGptExporter)
+def _rename_session(run: _Run, index: int) -> Session:
+    """Return the session of a run as a trial of its case, with the index of the run as its id.
+
+    Pairs belong to a case, whatever the task of the session is. The sessions of two agents may have
+    the same id.
+    """
+    return msgspec.structs.replace(
+        run.example.session,
+        session_id=f"{index:012d}",
+        task_key=run.trace.case_id,
+        score=run.trace.score,
+    )
+
+
+EXPORTERS: dict[str, type[Exporter]] = {
+    "chatml": ChatMlExporter,
+    "dpo": DpoExporter,
+    "sharegpt": ShareGptExporter,
 }
 
 
 def export_traces(
     traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None
 ) -> bytes:
-    """Traces in the format that the options name, as JSON lines. Raises as `Exporter.records`."""
-    return _EXPORTERS[options.format]().export(traces, options, counts)
+    """Return runs as JSON Lines in the format that the options name.
+
+    The arguments and errors are those of `Exporter.records`.
+    """
+    return EXPORTERS[options.format]().export(traces, options, counts)
 
 
 class TrainingReporter:
-    """Writes the training file of an evaluation to a path. `counts`, of the last report, says what
-    became of the traces.
+    """A writer of training files.
+
+    Attributes:
+        path: The file.
+        options: The options of the export.
+        counts: What became of the runs of the last report.
     """
 
     def __init__(self, path: str | Path, options: ExportOptions | None = None) -> None:
@@ -311,121 +349,117 @@ class TrainingReporter:
         results: EvalSetResult | Mapping[str, object] | Iterable[Mapping[str, object]],
         eval_set: Mapping[str, object] | None = None,
     ) -> Path:
-        """The file of one run, or of several of one set (a case has trials only in several); the
-        set has the prompts.
+        """Write the training file of one run of a set, or of several runs.
+
+        Args:
+            results: The runs. Pairs need several runs.
+            eval_set: The set, which has the prompts.
+
+        Returns:
+            The path of the file.
 
         Raises:
-            NothingToExport: as `Exporter.records`; the path is left as it is.
-            OSError: the file cannot be written.
+            NothingToExport: No run passes. The file does not change.
+            OSError: The file cannot be written.
         """
         self.counts = Counter()
-        runs = [results] if isinstance(results, Mapping) else list(results)
-        traces = [trace for run in runs for trace in scored_traces(run, eval_set, self.counts)]
+        set_runs = [results] if isinstance(results, Mapping) else list(results)
+        traces = [
+            trace
+            for set_run in set_runs
+            for trace in list_scored_traces(set_run, eval_set, self.counts)
+        ]
         return write_atomically(self.path, export_traces(traces, self.options, self.counts))
 
 
-def scored_traces(
+def list_scored_traces(
     result: EvalSetResult | Mapping[str, object],
     eval_set: Mapping[str, object] | None = None,
     counts: Counter[str] | None = None,
 ) -> list[ScoredTrace]:
-    """The traces of a run, with the mean of their metrics; `counts` gets
-    `cases_without_an_invocation`.
+    """Return the cases of a run of a set, each with the mean of its metrics.
+
+    Args:
+        result: The run.
+        eval_set: The set, which has the prompts.
+        counts: Receives `cases_without_an_invocation`.
 
     Raises:
-        DataError: it is not a result, or a summary without conversations.
+        DataError: The result has no conversations.
     """
-    cases = {
-        case.get("id"): chosen(case, _PROMPTS) for case in objects((eval_set or {}).get("cases"))
+    prompts_by_case = {
+        case.get("id"): chosen(case, PROMPT_KEYS) for case in objects((eval_set or {}).get("cases"))
     }
-    results = objects(result.get("case_results"))
-    traces = []
-    for case in results:
+    case_results = objects(result.get("case_results"))
+    traces: list[ScoredTrace] = []
+    for case in case_results:
         if not isinstance(case.get("invocation"), Mapping):
             continue
         values = [
             number(section(metric, "score").get("value"))
             for metric in elements(case.get("metric_results"))
         ]
-        metrics = [value for value in values if value is not None]
-        prompts = {} if case.get("user_messages") else cases.get(case.get("case_id"), {})
-        session = _of_swink(
-            {
-                **chosen(case, ("case_id", "invocation", *_PROMPTS)),
-                **prompts,
-                **chosen(result, ("timestamp",)),
-            }
-        )
-        traces.append(
-            ScoredTrace(
-                session,
-                sum(metrics) / len(metrics) if metrics else 0.0,
-                str(case.get("case_id")),
-                bool(metrics),
-            )
-        )
+        scores = [value for value in values if value is not None]
+        record = chosen(case, ("case_id", "invocation", *PROMPT_KEYS))
+        if not case.get("user_messages"):
+            record |= prompts_by_case.get(case.get("case_id"), {})
+        session = _read_session(record | chosen(result, ("timestamp",)))
+        score = sum(scores) / len(scores) if scores else 0.0
+        traces.append(ScoredTrace(session, score, str(case.get("case_id")), bool(scores)))
     if not traces:
         raise DataError(
             "The evaluation result has no case with an invocation: give the result itself, not its "
             "summary."
         )
-    if counts is not None and len(results) > len(traces):
-        counts["cases_without_an_invocation"] += len(results) - len(traces)
+    if counts is not None and len(case_results) > len(traces):
+        counts["cases_without_an_invocation"] += len(case_results) - len(traces)
     return traces
 
 
-def _examples(
+def _make_runs(
     traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]
-) -> Iterator[_Trace]:
-    intake = Intake(options.redaction)
+) -> Iterator[_Run]:
+    """Yield the runs that can be examples. The runs of a case are redacted together."""
+    example_maker = ExampleMaker(options.redaction)
     cases: dict[str, list[tuple[Session, ScoredTrace]]] = defaultdict(list)
     for trace in traces:
         counts["traces"] += 1
-        if not (0 <= trace.score <= 1):
+        if not 0 <= trace.score <= 1:
             raise DataError(
                 f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to "
                 f"1."
             )
-        run = trace.invocation
-        session = (
-            run
-            if isinstance(run, Session)
-            else _of_swink({"case_id": trace.case_id, "invocation": run})
-        )
+        session = trace.invocation
+        if not isinstance(session, Session):
+            session = _read_session({"case_id": trace.case_id, "invocation": session})
         cases[trace.case_id].append((msgspec.structs.replace(session), trace))
-    for runs in cases.values():
-        runs.sort(key=lambda run: _identity(run[0]))
-        for (_, trace), example in zip(
-            runs, intake.take_together([session for session, _ in runs]), strict=True
-        ):
+    for case in cases.values():
+        case.sort(key=lambda run: _identify(run[0]))
+        examples = example_maker.make_together([session for session, _ in case])
+        for example, (_, trace) in zip(examples, case, strict=True):
             if isinstance(example, str):
                 counts[example] += 1
                 continue
-            counts["no_user_message"] += all(
-                message["role"] != "user" for message in example.messages
-            )
-            yield _Trace(example, trace.score, trace.scored, trace.case_id)
+            has_user = any(message["role"] == "user" for message in example.messages)
+            counts["no_user_message"] += not has_user
+            yield _Run(example, trace)
 
 
-def _of_swink(record: dict[str, object]) -> Session:
-    """A case's run as the reader of such files reads it."""
+def _read_session(record: Record) -> Session:
+    """Return a case's run as the source `swink_eval` reads it."""
     record = {"timestamp": hash_json(record["invocation"])[:16], **record}
-    reader, key, name = (
-        SwinkSource(Path("results")),
-        PartitionKey("evaluation", "agent"),
-        f"{record.get('case_id')}:{record['timestamp']}",
-    )
-    return new_session(
-        reader.name, key, name, **reader.fields(record, RecordLocation(Path("results"), 0), name)
-    )
+    source = SwinkSource(Path("results"))
+    session_id = f"{record.get('case_id')}:{record['timestamp']}"
+    fields = source.fields(record, RecordLocation(Path("results"), 0), session_id)
+    return new_session(source.name, PartitionKey("evaluation", "agent"), session_id, **fields)
 
 
-def _identity(session: Session) -> tuple[str, ...]:
-    """What tells two sessions apart: their ids may be the same in two agents' stores."""
+def _identify(session: Session) -> tuple[str, ...]:
+    """Return what tells two sessions apart. The sessions of two agents may have the same id."""
     return session.session_id, session.project, session.agent, session.hash_content()
 
 
-def _without_results(messages: list[Message], counts: Counter[str]) -> list[Message]:
-    others = [message for message in messages if message["role"] != "tool"]
-    counts["results_left_out"] += len(messages) - len(others)
-    return others
+def _drop_results(messages: list[Message], counts: Counter[str]) -> list[Message]:
+    kept = [message for message in messages if message["role"] != "tool"]
+    counts["results_left_out"] += len(messages) - len(kept)
+    return kept

@@ -70,7 +70,7 @@ def test_training_says_what_came_of_it(plain):
 def test_the_adapter_is_the_one_that_the_asset_would_train(plain, tiny_base, tmp_path):
     trainer, result = plain
     base = BaseModel(str(tiny_base.path), tiny_base.path, tiny_base.revision)
-    train_adapter(ROWS, base, trainer.config.training(), tmp_path)
+    train_adapter(ROWS, base, trainer.config.make_training_config(), tmp_path)
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == (
         Path(result.model_path) / "adapter_model.safetensors"
     ).read_bytes()
@@ -135,7 +135,7 @@ def build(tiny_base, tmp_path):
     def make(**options):
         renderer = load_renderer(tiny_base.path)
         tokens = [each.encoded for each in encode_rows(renderer, ROWS, 512)[0]]
-        config = AgentSFTConfig("base", ROWS, learning_rate=1e-3, **options).training()
+        config = AgentSFTConfig("base", ROWS, learning_rate=1e-3, **options).make_training_config()
         job = SftJob(tokens, config, probe_device(), tmp_path)
         return build_trainer(job, load_model(tiny_base, probe_device()), renderer.tokenizer, silent)
 

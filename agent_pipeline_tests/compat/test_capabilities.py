@@ -159,7 +159,7 @@ def test_fewer_turns_may_be_asked():
 @pytest.mark.parametrize(
     ("cap", "data", "what"),
     [
-        ("magic", ROWS, "no capability 'magic'"),
+        ("magic", ROWS, "capability 'magic' does not exist"),
         ("tool_use", [{"text": "x"}], "Sample 1 of tool_use has no messages"),
     ],
 )

@@ -133,9 +133,9 @@ def test_ppo_says_what_it_is_and_what_it_is_not(tmp_path):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"algorithm": "sarsa"}, "no algorithm 'sarsa'"),
-        ({"algorithm": "dpo", "reward_model": "x"}, "asks no reward_model"),
-        ({"algorithm": "kto", "kl_coef": 0.0}, "learns nothing"),
+        ({"algorithm": "sarsa"}, "algorithm 'sarsa' does not exist"),
+        ({"algorithm": "dpo", "reward_model": "x"}, "needs no reward_model"),
+        ({"algorithm": "kto", "kl_coef": 0.0}, "would learn nothing"),
         ({"kl_coef": -1}, "kl_coef is -1"),
         ({"gamma": 0.5}, "gamma is 0.5.*set it to 1"),
     ],

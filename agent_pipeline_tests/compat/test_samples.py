@@ -7,8 +7,8 @@ from datasets import Dataset
 from hypothesis import given, settings
 from pyarrow.parquet import write_table
 
-from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, TrajectoryStep
-from agent_pipeline.compat.samples import read_samples, rows_only
+from agent_pipeline.compat.sage.trajectories.trajectory import AgentTrajectory, TrajectoryStep
+from agent_pipeline.compat.samples import read_conversations, read_samples
 from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn
 from agent_pipeline.datasets.sharegpt import make_sharegpt_rows
 from agent_pipeline.errors import DataError
@@ -92,7 +92,7 @@ def test_texts_stay_texts():
     found = read_samples([{"prompt": "Q: Rome?\nA:", "completion": " Sunny."}])
     assert found.texts == [("Q: Rome?\nA:", " Sunny.")] and not found.rows
     with pytest.raises(DataError, match=r"1 of 1 .*texts"):
-        rows_only([{"prompt": "Q", "completion": "A"}])
+        read_conversations([{"prompt": "Q", "completion": "A"}])
 
 
 def test_our_rows_keep_their_names_and_their_side():

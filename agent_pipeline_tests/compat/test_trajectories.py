@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.compat.sage.trajectories.collecting import CollectorConfig, TrajectoryCollector
+from agent_pipeline.compat.sage.trajectories.collector import CollectorConfig, TrajectoryCollector
 from agent_pipeline.compat.sage.trajectories.conversion import (
     SFTConversionConfig,
     TrajectoryFilter,
     TrajectoryToSFTConverter,
-    chatml_text,
     collect_and_convert,
-    react_text,
+    render_chatml_text,
+    write_react_text,
 )
-from agent_pipeline.compat.sage.trajectories.endpoint import EndpointAgent, tool_schema
-from agent_pipeline.compat.sage.trajectories.model import (
+from agent_pipeline.compat.sage.trajectories.endpoint_agent import EndpointAgent, make_tool_schema
+from agent_pipeline.compat.sage.trajectories.trajectory import (
     AgentTrajectory,
     TrajectoryStep,
     load_trajectories,
-    messages_of,
+    make_run_messages,
+    make_run_session,
+    make_trajectory,
     save_trajectories,
-    session_of,
-    trajectory_of,
 )
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import normalize_calls
@@ -73,7 +73,7 @@ def called(*made: tuple[str, str], words: str | None = None) -> tuple[int, dict[
 
 
 def test_a_trajectory_is_a_chat_with_its_calls_and_results() -> None:
-    assert messages_of(GOOD) == [
+    assert make_run_messages(GOOD) == [
         user("Where is the spade?"),
         calls(("call_1", "find", {"what": "spade"}), text="I look."),
         answers("call_1", "in the shed"),
@@ -89,14 +89,14 @@ def test_a_tool_called_finish_that_does_more_than_answer_is_a_call() -> None:
         TrajectoryStep("", "finish", {"a": "x", "b": "y"}),
         TrajectoryStep("", "finish", {"a": "x"}, "finished"),
     ):
-        assert messages_of(AgentTrajectory("t", "x", [step]))[1]["tool_calls"]
+        assert make_run_messages(AgentTrajectory("t", "x", [step]))[1]["tool_calls"]
 
 
 @given(chats())
 @settings(max_examples=100)
 def test_a_session_survives_being_a_trajectory(messages) -> None:
-    made = messages_of(
-        trajectory_of(session("s", [{"role": "system", "content": "Be kind."}, *messages]))
+    made = make_run_messages(
+        make_trajectory(session("s", [{"role": "system", "content": "Be kind."}, *messages]))
     )
     assert normalize_calls(made) == normalize_calls(
         [{"role": "system", "content": "Be kind."}, *messages]
@@ -237,7 +237,7 @@ def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alo
         raise InfrastructureError("The shop is closed: open it.")
 
     collector = TrajectoryCollector(agent)
-    with pytest.raises(DataError, match=r"failed every run.*5 of 9 tasks: The shop is closed"):
+    with pytest.raises(DataError, match=r"failed in every run.*5 of 9 tasks: The shop is closed"):
         collector.collect([f"task {number}" for number in range(9)])
     assert len(tried) == 5 and collector.counts["not_run"] == 4
 
@@ -302,7 +302,7 @@ def test_a_step_that_cannot_be_stored_costs_its_run_and_one_that_is_none_is_refu
         7,
         {"action_input": object()},
     ):
-        with pytest.raises(DataError, match="a step that is none"):
+        with pytest.raises(DataError, match="not a step"):
             TrajectoryCollector(lambda task, wrong=wrong: iter([wrong])).collect_single("x")
 
 
@@ -378,14 +378,14 @@ def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
         True,
         "m",
         "Be brief.",
-        [tool_schema(find)],
+        [make_tool_schema(find)],
     )
     first, _, last = server.requests
     assert first["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Where?"},
     ]
-    assert first["tools"] == [tool_schema(find)] and first["temperature"] == 0
+    assert first["tools"] == [make_tool_schema(find)] and first["temperature"] == 0
     assert [message["role"] for message in last["messages"]] == [
         "system",
         "user",
@@ -440,7 +440,7 @@ def test_a_tool_whose_infrastructure_fails_ends_the_run_without_a_verdict() -> N
 
 
 def test_a_tools_schema_is_its_signature() -> None:
-    assert tool_schema(find) == {
+    assert make_tool_schema(find) == {
         "type": "function",
         "function": {
             "name": "find",
@@ -457,16 +457,18 @@ def test_a_tools_schema_is_its_signature() -> None:
         },
     }
     assert (
-        tool_schema(test_a_tools_schema_is_its_signature)["function"]["parameters"]["properties"]
+        make_tool_schema(test_a_tools_schema_is_its_signature)["function"]["parameters"][
+            "properties"
+        ]
         == {}
     )
     for wrong, sentence in (
-        (lambda x: x, "no name"),
+        (lambda x: x, "does not accept the name"),
         (positional, "parameters without names"),
         (held_by_no_json, "cannot hold"),
     ):
         with pytest.raises(SettingsError, match=sentence):
-            tool_schema(wrong)
+            make_tool_schema(wrong)
 
 
 class Unknown:
@@ -518,12 +520,12 @@ def test_the_filter_says_why_each_was_dropped() -> None:
 
 
 def test_a_chatml_row_is_the_chat_with_tools_and_lineage() -> None:
-    tools = [tool_schema(find)]
+    tools = [make_tool_schema(find)]
     row = TrajectoryToSFTConverter(SFTConversionConfig(system_prompt="Be brief.")).convert_single(
         msgspec.structs.replace(GOOD, tools=tools)
     )
     assert (
-        row["messages"] == [{"role": "system", "content": "Be brief."}, *messages_of(GOOD)]
+        row["messages"] == [{"role": "system", "content": "Be brief."}, *make_run_messages(GOOD)]
         and row["tools"] == tools
     )
     assert (
@@ -551,12 +553,12 @@ def test_without_observations_the_run_is_one_text_of_the_agents() -> None:
         SFTConversionConfig(include_observation=False)
     ).convert_single(GOOD)["messages"]
     assert asked == user("Where is the spade?") and "Observation" not in told["content"]
-    assert told == says(react_text(messages_of(GOOD), observations=False))
+    assert told == says(write_react_text(make_run_messages(GOOD), include_observations=False))
 
 
 def test_chatml_text_is_what_the_template_of_training_renders() -> None:
     row = TrajectoryToSFTConverter(SFTConversionConfig("chatml_text")).convert_single(
-        msgspec.structs.replace(GOOD, tools=[tool_schema(find)])
+        msgspec.structs.replace(GOOD, tools=[make_tool_schema(find)])
     )
     assert (
         row["text"].startswith("<|im_start|>system\n# Tools\n") and '"name":"find"' in row["text"]
@@ -631,10 +633,10 @@ def test_real_sessions_keep_every_word_call_and_result_as_trajectories(real_trac
     runs = []
     for each in sessions:
         each.messages = repair_messages(each.messages).messages
-        runs.append(trajectory_of(each))
-        assert normalize_calls(messages_of(runs[-1])) == normalize_calls(each.messages)
+        runs.append(make_trajectory(each))
+        assert normalize_calls(make_run_messages(runs[-1])) == normalize_calls(each.messages)
     converter = TrajectoryToSFTConverter()
     rows = converter.convert(TrajectoryFilter().filter(runs))
     assert len(rows) > 20 and converter.counts["rows"] == converter.counts["trajectories"]
-    assert all(session_of(run).judgment for run in runs)
-    assert "<tool_call>" in chatml_text(rows[0]["messages"], [])
+    assert all(make_run_session(run).judgment for run in runs)
+    assert "<tool_call>" in render_chatml_text(rows[0]["messages"], [])

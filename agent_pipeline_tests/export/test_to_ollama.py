@@ -31,7 +31,7 @@ def test_the_model_goes_to_ollama_as_a_gguf_that_was_compared_with_it(
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with pytest.raises(
         ExportError,
-        match=r"model-f16.gguf, but the step `ollama create` could not be done.*install Ollama",
+        match=r"model-f16.gguf, but `ollama create` failed.*install Ollama",
     ):
         finished.to_ollama("weather", quantization="f16")
     folder = Path(finished.model_path) / "gguf"

@@ -1,19 +1,20 @@
-"""Distillation: a teacher's evaluation runs that passed, as a student's training data."""
+"""Distillation: the evaluation runs that a teacher passed, as training data of a student."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from agent_pipeline.compat.examples import (
-    Intake,
-    counted,
-    session_of_chat,
-    value_of,
-    why_filtered,
-    without_system,
-    words_only,
+    ExampleMaker,
+    drop_system_messages,
+    find_filter_reason,
+    format_counts,
+    get_text,
+    get_value,
+    keep_texts,
+    make_session,
 )
 from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError
@@ -25,7 +26,7 @@ from agent_pipeline.sessions.tables import to_table
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_MODEL = ("model", "model_id")
+MODEL_NAMES = ("model", "model_id")
 
 DISTILLATION = pa.schema(
     [
@@ -44,7 +45,7 @@ def eval_results_to_sft_dataset(
     results: object,
     *,
     filter_passed: bool = True,
-    filter_fn: Callable[[object], bool] | None = None,
+    filter_fn: Callable[[Any], bool] | None = None,
     include_system: bool = True,
     include_tool_calls: bool = True,
     teacher: str | None = None,
@@ -53,107 +54,99 @@ def eval_results_to_sft_dataset(
     counts: Counter[str] | None = None,
     split: TaskSplit | None = None,
 ) -> "Dataset":
-    """A Hugging Face `Dataset` of the schema `DISTILLATION`, in the order of the results, redacted.
+    """Return evaluation runs as a Hugging Face dataset with the columns of `DISTILLATION`.
 
-    `results.results` (or the list itself) each have `passed` and `history`, as attributes or keys.
-    `filter_passed` keeps those that passed; one that nobody judged did not. `filter_fn` is a
-    predicate on a result. Without `include_tool_calls` only the words are left. The teacher is the
-    model that the result, or the results, name, else `teacher`, which may be `None`. With `split`
-    (the student's ledger: `ledger.read_ledger`) a row also has the `split` that its `task_key` is
-    on there, so that no task that tests the student teaches it.
+    The runs are redacted, and stay in their order.
 
-    `counts` gets `results` = `rows` + the reasons (`not_passed`, `passed_unknown`, `filtered`,
-    `filter_raised: <what>`, `infrastructure_error`, `broken:<kind>`, `no_assistant_message`).
+    Args:
+        results: The runs, or an object with the attribute or key `results`. Each run has `passed`
+            and `history`, as attributes or keys.
+        filter_passed: Whether only runs that passed are kept. A run without a verdict did not pass.
+        filter_fn: Keep the runs for which this function returns True.
+        include_system: Whether system messages are kept.
+        include_tool_calls: Whether tool calls and results are kept.
+        teacher: The name of the teacher, if neither a run nor the results name their model.
+        student: The name of the student.
+        redaction: What is redacted; by default what the lake redacts.
+        counts: Receives `results`, which is `rows` + the reasons why runs were left out:
+            `not_passed`, `passed_unknown`, `filtered`, `filter_raised: <error>`,
+            `infrastructure_error`, `broken:<kind>` and `no_assistant_message`.
+        split: The student's ledger (`datasets.ledger.read_ledger`). Each row then has the split of
+            its task, so that no held-out task of the student is trained on.
 
     Raises:
-        DataError: no row is left; says why, or `results` has none.
-        RedactionError: private data cannot be looked for.
+        DataError: No row is left, or `results` holds no runs. The message has the counts.
+        RedactionError: The search for private data is not possible.
     """
     from datasets import Dataset
 
     counts = Counter() if counts is None else counts
-    intake = Intake(redaction)
-    runs = results if isinstance(results, list | tuple) else value_of(results, "results")
+    runs = results if isinstance(results, list | tuple) else get_value(results, "results")
     if not isinstance(runs, Iterable) or isinstance(runs, str | bytes | Mapping):
         raise DataError(
             f"Evaluation results of type {type(results).__name__} hold no list results: give the "
             f"runs of an evaluation."
         )
-    rows = []
+    example_maker = ExampleMaker(redaction)
+    rows: list[dict[str, Any]] = []
     for run in runs:
         counts["results"] += 1
-        if reason := _why_passed_over(run, filter_passed) or why_filtered(run, filter_fn):
+        reason = _check_passed(run) if filter_passed else None
+        reason = reason or find_filter_reason(run, filter_fn)
+        if reason is not None:
             counts[reason] += 1
             continue
-        example = intake.take(
-            _session(
-                run,
-                include_system,
-                include_tool_calls,
-                _text(run, *_MODEL) or _text(results, *_MODEL) or teacher,
-            )
-        )
+        run_teacher = get_text(run, *MODEL_NAMES) or get_text(results, *MODEL_NAMES) or teacher
+        session = _make_run_session(run, run_teacher)
+        if not include_tool_calls:
+            session.messages = keep_texts(session.messages)
+        if not include_system:
+            session.messages = drop_system_messages(session.messages)
+        example = example_maker.make(session)
         if isinstance(example, str):
             counts[example] += 1
             continue
         counts["rows"] += 1
-        session = example.session
-        tools = session.tools if include_tool_calls else []
         rows.append(
             example.lineage
             | {
                 "teacher": session.model_id,
                 "student": student,
                 "messages": example.messages,
-                "tools": tools,
+                "tools": session.tools if include_tool_calls else [],
             }
         )
     if not rows:
-        reasons = counted(counts) or "there are no results"
         raise DataError(
-            f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that "
-            f"the teacher passes."
+            f"No evaluation result can be trained on "
+            f"({format_counts(counts) or 'there are no results'}): run the evaluation on tasks "
+            f"that the teacher passes."
         )
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))
-    return Dataset(
-        to_table(
-            add_splits(rows, split),
-            DISTILLATION.append(pa.field("split", pa.string(), nullable=False)),
-        )
-    )
+    with_split = DISTILLATION.append(pa.field("split", pa.string(), nullable=False))
+    return Dataset(to_table(add_splits(rows, split), with_split))
 
 
-def _why_passed_over(run: object, filter_passed: bool) -> str | None:
-    passed = value_of(run, "passed")
-    if not filter_passed or passed is True:
+def _check_passed(run: object) -> str | None:
+    """Return why a run did not pass, or None if it passed."""
+    passed = get_value(run, "passed")
+    if passed is True:
         return None
     return "passed_unknown" if passed is None else "not_passed"
 
 
-def _session(
-    run: object, include_system: bool, include_tool_calls: bool, teacher: str | None
-) -> Session:
-    """A run as a session, before any repair."""
-    history = value_of(run, "history")
-    chat = read_chat(history)
-    if not include_tool_calls:
-        chat.messages = words_only(chat.messages)
-    if not include_system:
-        chat.messages = without_system(chat.messages)
-    return session_of_chat(
-        chat,
-        value_of(run, "tools"),
+def _make_run_session(run: object, teacher: str | None) -> Session:
+    """Return a run as a session that is not repaired yet."""
+    history = get_value(run, "history")
+    return make_session(
+        read_chat(history),
+        get_value(run, "tools"),
         "omniagents_eval",
-        session_id=_text(run, "session_id", "id") or f"result:{hash_json(repr(history))[:16]}",
+        session_id=get_text(run, "session_id", "id") or f"result:{hash_json(repr(history))[:16]}",
         project="evaluation",
         agent=teacher or "teacher",
-        task_id=_text(run, "task_id", "prompt_id", "case_id"),
+        task_id=get_text(run, "task_id", "prompt_id", "case_id"),
         model_id=teacher,
-        error=_text(run, "error"),
+        error=get_text(run, "error"),
     )
-
-
-def _text(record: object, *names: str) -> str | None:
-    value = value_of(record, *names)
-    return None if value is None else str(value)

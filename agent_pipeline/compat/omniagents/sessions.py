@@ -1,10 +1,14 @@
-"""Sessions of a project's agent: their list, their histories, and data sets of those that pass."""
+"""The sessions of an agent: their list, their items, and datasets of sessions that pass filters.
+
+Filters and formats of omniagents are here. How sessions are read, repaired and redacted belongs to
+`ingestion`.
+"""
 
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -12,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from agent_pipeline.compat.examples import (
-    counted,
-    measure_of,
-    why_filtered,
-    without_system,
-    words_only,
+    drop_system_messages,
+    find_filter_reason,
+    format_counts,
+    keep_texts,
+    resolve_measure,
 )
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.formats import FORMS, NO_ANSWER, convert_rows
@@ -34,19 +38,19 @@ from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.sessions.session import RecordedItem, Session, drop_error_marks
 from agent_pipeline.sessions.tables import make_session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
-from agent_pipeline.sources.formats.fields import verdict as verdict_of
+from agent_pipeline.sources.formats.fields import verdict as read_verdict
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 Store = str | Path | Location | TraceSource | Sequence[str | Path | Location]
-"""A store, several, or a reader that is open already."""
+"""A store, several stores, or a reader that is open."""
 
 Measure = str | Callable[[EvaluationContext], Any]
-"""The name of a registered measure, as in a configuration (`at_most_steps(12)`), or a function of
-an evaluation context.
-"""
+"""The name of a registered measure, such as `at_most_steps(12)`, or a function of a context."""
 
+Predicate = Callable[[list[RecordedItem]], bool]
+"""A function that returns whether the items of a session pass."""
 
 FORMATS = ("conversational", "prompt_completion", "prompt_completion_messages")
 
@@ -62,34 +66,50 @@ class StoredSession(NamedTuple):
 def list_sessions(
     project_slug: str, agent_slug: str, *, store: Store | None = None
 ) -> list[StoredSession]:
-    """Every session of a project's agent, archived and empty ones too, in the order of their ids.
+    """Return all sessions of an agent, also the archived and the empty ones, sorted by id.
 
-    `store`: where to look, instead of the stores of the settings. Raises PartitionError,
-    StoreError, SettingsError.
+    Args:
+        project_slug: The project.
+        agent_slug: The agent.
+        store: Where the sessions are; by default the stores of the settings.
+
+    Raises:
+        PartitionError: No store has the agent.
+        StoreError: A store cannot be read.
+        SettingsError: The settings are invalid.
     """
-    source, key = _open(store), make_key(project_slug, agent_slug)
+    source, key = _open_store(store), make_key(project_slug, agent_slug)
     sessions = [
         StoredSession(session.session_id, session.archived, len(items))
         for session, items in source.histories(key)
     ]
-    _warn(source)
+    _warn_of_notes(source)
     return sessions
 
 
 def load_history(
     session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None
 ) -> list[RecordedItem]:
-    """A session's items, in order, with whatever is private in them.
+    """Return the items of a session, in order. Private data is not replaced.
 
-    Raises DataError where there is no such session, and what `list_sessions` raises.
+    Args:
+        session_id: The session.
+        project_slug: The project.
+        agent_slug: The agent.
+        store: Where the session is; by default the stores of the settings.
+
+    Raises:
+        DataError: The agent has no such session.
+        PipelineError: The store cannot be read; see `list_sessions`.
     """
     key = make_key(project_slug, agent_slug)
-    for session, items in _open(store).histories(key):
+    for session, items in _open_store(store).histories(key):
         if session.session_id == session_id:
             return items
     raise DataError(
-        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives "
-        f"those that it has."
+        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) "
+        f"returns its sessions.",
+        partition=key,
     )
 
 
@@ -100,7 +120,7 @@ def export_traces_for_sft(
     judgment: str | None = None,
     measure: Measure | None = None,
     measure_passed: bool = True,
-    filter_fn: Callable[[list[RecordedItem]], bool] | None = None,
+    filter_fn: Predicate | None = None,
     format: str = "conversational",
     include_system: bool = True,
     max_sessions: int | None = None,
@@ -109,30 +129,36 @@ def export_traces_for_sft(
     store: Store | None = None,
     counts: Counter[str] | None = None,
 ) -> "Dataset":
-    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, repaired and
-    redacted as the settings say.
+    """Return the sessions that pass the filters as a Hugging Face dataset, sorted by id.
 
-    `judgment`: keep those that are judged so. `measure`: keep those whose result is
-    `measure_passed`. `filter_fn` looks at the history as the store holds it, before anything is
-    repaired or redacted. `max_sessions`: the first so many that passed. Without
-    `include_tool_calls` only what was said is left. `repair`: what to do about a kind of damage,
-    where the default will not do.
+    The sessions are repaired and redacted as the settings say. Each row has `session_id`,
+    `content_sha256` and `task_key`. The lake splits rows by `task_key` (`datasets.splits`).
 
-    `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or
-    `prompt_completion_messages` (TRL's conversational one); see `formats`. Each row has
-    `session_id`, `content_sha256`, and the `task_key` to which its split belongs
-    (`splits.SplitSizes`).
-
-    `counts` gets `sessions` = `rows` + the reasons: `forgotten` (`agent-pipeline forget`, in the
-    settings' lake), `archived`, `empty`, `not_<judgment>`, `unjudged`, `filtered`, `filter_raised:
-    <what>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`, `verdict_leak`,
-    `measure_failed`, `measure_passed`, `measure_not_taken: <why>`, `max_sessions`,
-    `no_assistant_message`, `no_answer`.
+    Args:
+        project_slug: The project.
+        agent_slug: The agent.
+        judgment: Keep the sessions with this verdict, `acceptable` or `unacceptable`.
+        measure: Keep the sessions that pass a measure, or fail it; see `measure_passed`.
+        measure_passed: Whether the measure must pass.
+        filter_fn: Keep the sessions whose items pass. The items are neither repaired nor redacted.
+        format: `conversational` (columns `messages` and `tools`), `prompt_completion` (texts), or
+            `prompt_completion_messages` (chats); see `datasets.formats`.
+        include_system: Whether system messages are kept.
+        max_sessions: Keep only the first sessions that pass.
+        include_tool_calls: Whether tool calls and results are kept.
+        repair: What is done about a kind of damage, if the default is not right.
+        store: Where the sessions are; by default the stores of the settings.
+        counts: Receives `sessions`, which is `rows` + the reasons why sessions were left out:
+            `forgotten`, `archived`, `empty`, `not_<judgment>`, `unjudged`, `filtered`,
+            `filter_raised: <error>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`,
+            `verdict_leak`, `measure_failed`, `measure_passed`, `measure_not_taken: <reason>`,
+            `max_sessions`, `no_assistant_message` and `no_answer`.
 
     Raises:
-        NoSessionsError: (a ValueError) no session is left; says how many each filter took.
-        ArgumentError: (a ValueError) a judgment, measure or format that there is not.
-        PartitionError, StoreError, SettingsError, RedactionError: from where the sessions are read.
+        NoSessionsError: No session is left. The message has the counts. It is a ValueError.
+        ArgumentError: A judgment, measure or format does not exist. It is a ValueError.
+        RedactionError: The search for private data is not possible.
+        PipelineError: The store cannot be read; see `list_sessions`.
     """
     from datasets import Dataset
 
@@ -142,72 +168,47 @@ def export_traces_for_sft(
         )
     if judgment is not None and judgment not in VERDICTS:
         raise ArgumentError(
-            f"There is no judgment {judgment!r}: ask for 'acceptable' or 'unacceptable'."
+            f"The judgment {judgment!r} does not exist: choose 'acceptable' or 'unacceptable'."
         )
-    counts = Counter() if counts is None else counts
-    source, key, settings = _open(store), make_key(project_slug, agent_slug), load_settings()
-    configured, leaks = (
-        None if measure is None else measure_of(measure),
+    filters = _Filters(
+        judgment,
+        filter_fn,
+        None if measure is None else resolve_measure(measure),
+        measure_passed,
         compile_leak_patterns(LEAK_PATTERNS),
     )
-    options = settings.reading(key)
-    if repair:
-        options = replace(options, repair=make_repair_policy(repair))
-    blocked, reasons, passing = (
-        BlockList.read(settings.open_lake()),
-        dict[str, str | None](),
-        list[Session](),
-    )
-
-    def stored(key: PartitionKey) -> Iterator[Session]:
-        for session, items in source.histories(key):
-            counts["sessions"] += 1
-            if blocked.has(session.session_id, key):
-                counts["forgotten"] += 1
-                continue
-            reasons[session.session_id] = _why_passed_over(session, items, judgment, filter_fn)
-            yield session
-
-    for session in read_sessions(
-        cast("TraceSource", SimpleNamespace(sessions=stored, notes=source.notes)), key, options
-    ):
-        reason = (
-            reasons[session.session_id]
-            or _unfit(session, leaks)
-            or _why_unmeasured(session, configured, measure_passed)
-        )
+    counts = Counter() if counts is None else counts
+    source, key = _open_store(store), make_key(project_slug, agent_slug)
+    passing: list[Session] = []
+    for session, reason in _read_filtered(source, key, filters, repair):
+        counts["sessions"] += 1
         if reason is None and max_sessions is not None and len(passing) >= max_sessions:
             reason = "max_sessions"
-        if reason:
+        if reason is not None:
             counts[reason] += 1
             continue
         session.messages = drop_error_marks(session.messages)
         if not include_system:
-            session.messages = without_system(session.messages)
+            session.messages = drop_system_messages(session.messages)
         if not include_tool_calls:
-            session.messages, session.tools = words_only(session.messages), []
+            session.messages, session.tools = keep_texts(session.messages), []
         passing.append(session)
-    _warn(source)
+    _warn_of_notes(source)
     row_counts: Counter[str] = Counter()
-    rows = list(
-        convert_rows(
-            make_sft_rows(map(make_session_row, passing), SplitSizes(), row_counts),
-            format,
-            row_counts,
-        )
-    )
-    counts.update(
-        rows=len(rows),
-        no_answer=row_counts[NO_ANSWER],
-        no_assistant_message=row_counts["no_assistant_message"],
-    )
-    for name in [name for name, number in counts.items() if not number]:
-        del counts[name]
+    sft_rows = make_sft_rows(map(make_session_row, passing), SplitSizes(), row_counts)
+    rows = list(convert_rows(sft_rows, format, row_counts))
+    results = {
+        "rows": len(rows),
+        "no_answer": row_counts[NO_ANSWER],
+        "no_assistant_message": row_counts["no_assistant_message"],
+    }
+    counts.update({name: count for name, count in results.items() if count})
     if not rows:
         raise NoSessionsError(
             f"None of {counts['sessions']} sessions of {key} can be trained on "
-            f"({counted(counts, 'sessions') or 'there are none'}): "
-            "loosen what took most of them."
+            f"({format_counts(counts, 'sessions') or 'there are none'}): loosen the filter that "
+            f"leaves out most sessions.",
+            partition=key,
         )
     columns = [
         column
@@ -217,65 +218,100 @@ def export_traces_for_sft(
     return Dataset(to_table(rows, pa.schema(columns)))
 
 
-def _why_passed_over(
-    session: Session,
-    items: list[RecordedItem],
-    judgment: str | None,
-    filter_fn: Callable[[list[RecordedItem]], bool] | None,
-) -> str | None:
-    """Why a session is left out, by what its store holds."""
-    if session.archived:
-        return "archived"
-    if not items or not session.messages:
-        return "empty"
-    verdict = VERDICTS.get(session.judgment) or verdict_of(session.score)[1]
-    if judgment is not None and verdict != judgment:
-        return "unjudged" if verdict is None else f"not_{judgment}"
-    return why_filtered(items, filter_fn)
+@dataclass(frozen=True)
+class _Filters:
+    """The filters of an export, in the order in which they apply."""
+
+    judgment: str | None
+    predicate: Predicate | None
+    measure: ConfiguredMeasure | None
+    must_pass: bool
+    leak_patterns: list[re.Pattern[str]]
+
+    def check_stored(self, session: Session, items: list[RecordedItem]) -> str | None:
+        """Return why a session is left out, by the content of its store."""
+        if session.archived:
+            return "archived"
+        if not items or not session.messages:
+            return "empty"
+        verdict = VERDICTS.get(session.judgment) or read_verdict(session.score)[1]
+        if self.judgment is not None and verdict != self.judgment:
+            return "unjudged" if verdict is None else f"not_{self.judgment}"
+        return find_filter_reason(items, self.predicate)
+
+    def check_prepared(self, session: Session) -> str | None:
+        """Return why a repaired and redacted session is left out.
+
+        Texts that give the verdict away are removed from the session.
+        """
+        if session.broken is not None:
+            return f"broken:{session.broken}"
+        cleaned = remove_leaks(session.messages, self.leak_patterns)
+        session.messages = cleaned.messages
+        unfit_reason = find_unfit_reason(session)
+        if unfit_reason is not None:
+            return unfit_reason
+        if cleaned.remaining_leak is not None:
+            return "verdict_leak"
+        if self.measure is None:
+            return None
+        result = self.measure.take(EvaluationContext.from_session(session))
+        if result.passed is None:
+            return f"measure_not_taken: {result.reason}"
+        if result.passed is self.must_pass:
+            return None
+        return "measure_passed" if result.passed else "measure_failed"
 
 
-def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
-    """Why a session that is repaired and redacted is not an example; what tells its verdict is
-    taken out of the others.
-    """
-    if session.broken is not None:
-        return f"broken:{session.broken}"
-    cleaned = remove_leaks(session.messages, leaks)
-    session.messages, leak = cleaned.messages, cleaned.remaining_leak
-    return find_unfit_reason(session) or (None if leak is None else "verdict_leak")
+def _read_filtered(
+    source: TraceSource, key: PartitionKey, filters: _Filters, repair: Mapping[str, str] | None
+) -> Iterator[tuple[Session, str | None]]:
+    """Yield every session of an agent with the reason why it is left out, if there is one."""
+    settings = load_settings()
+    options = settings.reading(key)
+    if repair:
+        options = replace(options, repair=make_repair_policy(repair))
+    blocked = BlockList.read(settings.open_lake())
+    reasons: dict[str, str | None] = {}
+    forgotten: list[Session] = []
+
+    def list_stored(key: PartitionKey) -> Iterator[Session]:
+        for session, items in source.histories(key):
+            if blocked.has(session.session_id, key):
+                forgotten.append(session)
+                continue
+            reasons[session.session_id] = filters.check_stored(session, items)
+            yield session
+
+    stored = cast("TraceSource", SimpleNamespace(sessions=list_stored, notes=source.notes))
+    for session in read_sessions(stored, key, options):
+        yield session, reasons[session.session_id] or filters.check_prepared(session)
+    for session in forgotten:
+        yield session, "forgotten"
 
 
-def _why_unmeasured(
-    session: Session, measure: ConfiguredMeasure | None, passed: bool
-) -> str | None:
-    """Why a session is left out by a measure."""
-    if measure is None:
-        return None
-    result = measure.take(EvaluationContext.from_session(session))
-    if result.passed is None:
-        return f"measure_not_taken: {result.reason}"
-    return None if result.passed is passed else "measure_failed" if passed else "measure_passed"
+def _open_store(store: Store | None) -> TraceSource:
+    """Return a reader of the stores, or of the stores of the settings.
 
-
-def _open(store: Store | None) -> TraceSource:
-    """A reader of the store, or of those that the settings name. Raises StoreError,
-    SettingsError.
+    Raises:
+        StoreError: A store cannot be read.
+        SettingsError: The settings are invalid.
     """
     settings = load_settings()
     if store is None:
         return settings.open_store()
     if isinstance(store, str | Path | Location):
         store = [store]
-    if isinstance(store, Sequence):
-        locations = [
-            location if isinstance(location, Location) else parse_location(str(location))
-            for location in store
-        ]
-        return open_sources(locations, readers(settings.sources))
-    return store
+    if not isinstance(store, Sequence):
+        return store
+    locations = [
+        location if isinstance(location, Location) else parse_location(str(location))
+        for location in store
+    ]
+    return open_sources(locations, readers(settings.sources))
 
 
-def _warn(source: TraceSource) -> None:
-    """Say what a reader met that a person should know (a store without a verdict file, say)."""
+def _warn_of_notes(source: TraceSource) -> None:
+    """Warn of what a person should know about a store, such as a missing file of verdicts."""
     for note in source.notes:
         warnings.warn(note, stacklevel=3)

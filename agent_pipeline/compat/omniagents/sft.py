@@ -1,8 +1,7 @@
-"""Fine-tuning a model on sessions, every weight of it: omniagents' names over TRL.
+"""Training of all weights of a model on sessions, with the names of omniagents.
 
-It trains on what `sft_adapter` trains on: the assistant's tokens alone, in the training template,
-whole exchanges dropped where a conversation is too long. Give this a GPU, or a small model: nothing
-is frozen. `agent.AgentSFTTrainer` trains adapters.
+The trained tokens and the chat template are those of the asset `sft_adapter`. Adapters belong to
+`compat.sage.agent`.
 """
 
 import warnings
@@ -12,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from agent_pipeline.compat.models import base_model, copied_model
+from agent_pipeline.compat.models import copy_model, find_base_model
 from agent_pipeline.compat.omniagents.sessions import export_traces_for_sft
 from agent_pipeline.compat.samples import Row, read_samples
 from agent_pipeline.config.settings import load_settings
@@ -24,10 +23,10 @@ from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import DropReason, encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.sft import save_trained
 from agent_pipeline.training.trainers.common import make_shared_arguments
 from agent_pipeline.training.trainers.sft import build_trl_trainer
 
@@ -39,14 +38,21 @@ if TYPE_CHECKING:
     from trl import SFTTrainer as TrlTrainer
 
 DTYPES = ("bfloat16", "float16", "float32", "auto")
-COMPARED = 8
-"""Training conversations on which an exported GGUF is compared with the model."""
+COMPARED_CONVERSATIONS = 8
+"""Training conversations on which an exported GGUF file is compared with the model."""
+GREETING: Row = {"messages": [{"role": "user", "content": "Hello"}], "tools": []}
 
 
 @dataclass(frozen=True)
 class SFTTrainingConfig:
-    """How a model is fine-tuned; `max_length` in tokens, `warmup_ratio` of all steps. `packing`
-    lays rows end to end (best-fit).
+    """Options of a training run. Names that TRL has too mean the same as in TRL.
+
+    Attributes:
+        per_device_batch_size: Rows per forward pass.
+        warmup_ratio: Share of the steps in which the learning rate rises.
+        max_length: The longest row, in tokens.
+        packing: Whether several rows fill one sequence.
+        output_dir: The directory of the model.
     """
 
     num_train_epochs: float = 1
@@ -63,20 +69,13 @@ class SFTTrainingConfig:
     report_to: str = "none"
 
     def to_trl_config(self, **changes: object) -> "SFTConfig":
-        """TRL's configuration of the same; bfloat16 only where the device has units for it.
-        `changes` are options of TRL's.
+        """Return TRL's configuration of this run. `changes` are options of TRL.
+
+        The configuration uses bfloat16 only if the device supports it.
         """
         from trl import SFTConfig
 
         config = TrainingConfig.translated(vars(self))
-        own_options = {
-            "per_device_train_batch_size": config.per_device_train_batch_size,
-            "gradient_accumulation_steps": config.gradient_accumulation_steps,
-            **{
-                name: getattr(self, name)
-                for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")
-            },
-        }
         shared = make_shared_arguments(
             config,
             probe_device(),
@@ -84,13 +83,29 @@ class SFTTrainingConfig:
             0,
             config.per_device_train_batch_size * self.max_length,
         )
-        return SFTConfig(**(shared | own_options | changes))
+        ours = {
+            "per_device_train_batch_size": config.per_device_train_batch_size,
+            "gradient_accumulation_steps": config.gradient_accumulation_steps,
+            "max_length": self.max_length,
+            "packing": self.packing,
+            "save_strategy": self.save_strategy,
+            "logging_steps": self.logging_steps,
+            "report_to": self.report_to,
+        }
+        return SFTConfig(**(shared | ours | changes))
 
 
 @dataclass
 class SFTTrainingResult:
-    """What came of a training: the model's directory, TRL's metrics with the counts of rows, the
-    last loss that was logged (nats a token) and TRL's trainer with the model in memory.
+    """The result of a training run.
+
+    Attributes:
+        model_path: The directory of the model.
+        metrics: The metrics of TRL, and the counts of the rows.
+        final_loss: The loss that was logged last, in nats per token.
+        trainer: TRL's trainer, with the model in memory.
+        conversations: Training conversations on which an exported model is compared.
+        longest_row: The tokens of the longest row.
     """
 
     model_path: str
@@ -101,8 +116,8 @@ class SFTTrainingResult:
     longest_row: int = 0
 
     def save_model(self, path: str | Path) -> str:
-        """Copy the model with its tokenizer and template to another directory, and return it."""
-        return copied_model(Path(self.model_path), path)
+        """Copy the model with its tokenizer and its chat template, and return the copy."""
+        return copy_model(Path(self.model_path), path)
 
     def to_ollama(
         self,
@@ -112,26 +127,30 @@ class SFTTrainingResult:
         llama_cpp_path: str | None = None,
         quantization: str = "q8_0",
     ) -> str:
-        """Convert the model (or the one at `model_path`) to GGUF, prove it against the model,
-        register it with Ollama; the GGUF's path.
+        """Convert the model to GGUF, compare the file with the model, and register it with Ollama.
 
-        The GGUF, its Modelfile and `parity.json` stay in the folder `gguf` beside the weights,
-        whatever Ollama says. The proof is that of the asset `gguf_export`: tokens, template, and
-        greedy answers on conversations of the training.
+        The comparison is that of the asset `gguf_export`. The GGUF file, its Modelfile and
+        `parity.json` stay in the folder `gguf` of the model.
 
-        Raises ExportError: a step failed, or there is no Ollama; says which step, why and what to
-        do.
+        Args:
+            model_name: The name of the model in Ollama.
+            model_path: The directory of another model to convert.
+            llama_cpp_path: The directory of llama.cpp.
+            quantization: The type of the weights in the GGUF file.
+
+        Returns:
+            The path of the GGUF file.
+
+        Raises:
+            ExportError: A step failed, or Ollama is missing.
         """
         source = Path(model_path or self.model_path).expanduser()
         folder = source / "gguf"
         folder.mkdir(parents=True, exist_ok=True)
-        conversations = self.conversations or [
-            {"messages": [{"role": "user", "content": "Hello"}], "tools": []}
-        ]
         report = export_whole(
             BaseModel(str(source), source, "", load_settings().trust_remote_code),
             folder,
-            ExportRows(conversations),
+            ExportRows(self.conversations or [GREETING]),
             ExportOptions(
                 outtypes=(quantization,),
                 longest_row=self.longest_row,
@@ -141,25 +160,33 @@ class SFTTrainingResult:
         gguf = folder / f"model-{quantization}.gguf"
         if not report.ok:
             raise ExportError(
-                f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not "
-                f"given to Ollama."
+                f"{gguf} does not answer like the model, so it was not registered with Ollama: "
+                f"{folder / 'parity.json'} lists the differences.",
+                path=gguf,
             )
         registered = create(model_name, folder / "Modelfile")
         if not registered.created:
             raise ExportError(
-                f"The model is converted, {gguf}, but the step `ollama create` could not be done. "
-                f"{registered.text}"
+                f"The model was converted to {gguf}, but `ollama create` failed. {registered.text}",
+                path=gguf,
             )
         return str(gguf)
 
 
 class SFTTrainer:
-    """Fine-tunes a model: a Hugging Face id, a directory, or the embedded one
-    (`base_model.EMBEDDED`).
+    """A trainer of all weights of a model.
 
-    `torch_dtype`: of the weights; where the device has no units for a short one, float32 is taken,
-    with a warning. `device_map`: as transformers has it, where there is a GPU. Raises ArgumentError
-    for a type that there is not; ModelError at the first use of a model that cannot be had.
+    Args:
+        model_name: An id of the Hugging Face Hub, a directory, or the embedded base model. An error
+            is raised when the model is first used.
+        config: The options.
+        torch_dtype: The type of the weights. If the device does not support a 16-bit type, float32
+            is used, with a warning.
+        device_map: The device map of transformers. It is used only if there is a GPU.
+        progress: The progress to report to.
+
+    Raises:
+        ArgumentError: The type of the weights does not exist.
     """
 
     def __init__(
@@ -176,109 +203,103 @@ class SFTTrainer:
         self.torch_dtype = str(torch_dtype).removeprefix("torch.")
         if self.torch_dtype not in DTYPES:
             raise ArgumentError(
-                f"There is no torch_dtype {self.torch_dtype!r}: choose one of {', '.join(DTYPES)}."
+                f"The torch_dtype {self.torch_dtype!r} does not exist: choose one of "
+                f"{', '.join(DTYPES)}."
             )
         self.device_map = device_map
         self._progress = progress
 
     @cached_property
     def model(self) -> "PreTrainedModel":
-        """The model in memory, loaded at its first use."""
+        """The model in memory. It is loaded when it is first used."""
         device = probe_device()
-        return load_model(
-            self._base,
-            device,
-            dtype=self._dtype(),
-            device_map=self.device_map if device.name != "cpu" else None,
-        )
+        device_map = self.device_map if device.name != "cpu" else None
+        return load_model(self._base, device, dtype=self._choose_dtype(), device_map=device_map)
 
-    @cached_property
+    @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the training template; a missing pad token is the one that ends a
-        text.
-        """
+        """The tokenizer, with the training template and a pad token."""
         return self._renderer.tokenizer
 
     @cached_property
     def _renderer(self) -> ChatRenderer:
         return load_renderer(self._base.path, self._base.trust_remote_code)
 
-    def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
-        """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only
-        the completion is trained) or on texts (`prompt`, `completion`), and leave the model in the
-        configuration's `output_dir`.
+    @cached_property
+    def _base(self) -> BaseModel:
+        return find_base_model(self.model_name)
 
-        `dataset` is anything that `samples.read_samples` takes. Raises DataError for data that
-        cannot be trained on, ModelError.
+    def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
+        """Train on conversations or texts, and write the model to `output_dir`.
+
+        Args:
+            dataset: Data that `samples.read_samples` accepts. If a record has a prompt and a
+                completion, only the completion is trained on.
+
+        Raises:
+            DataError: No record can be trained on.
+            ModelError: The model cannot be loaded.
         """
-        samples = read_samples(dataset)
-        limit = self.config.max_length
-        encoded, counts, first_dropped = encode_rows(
-            self._renderer, samples.rows, limit, self._progress
-        )
+        samples, limit = read_samples(dataset), self.config.max_length
+        rows = encode_rows(self._renderer, samples.rows, limit, self._progress)
         texts = [
             encode_text(self.tokenizer, prompt, completion) for prompt, completion in samples.texts
         ]
-        tokens = [row.encoded for row in encoded] + [
-            text for text in texts if len(text.input_ids) <= limit
-        ]
-        too_long = len(texts) + len(encoded) - len(tokens)
-        dropped = {reason: counts[f"dropped_{reason}"] for reason in get_args(DropReason)}
-        data = (
-            samples.counts
-            + Counter({"truncated": counts["truncated"], **dropped})
-            + Counter(too_long=too_long)
+        fitting_texts = [text for text in texts if len(text.input_ids) <= limit]
+        tokens = [row.encoded for row in rows.rows] + fitting_texts
+        dropped = {reason: rows.counts[f"dropped_{reason}"] for reason in get_args(DropReason)}
+        counts = samples.counts + Counter(dropped)
+        counts += Counter(
+            truncated=rows.counts["truncated"], too_long=len(texts) - len(fitting_texts)
         )
         if not tokens:
-            reason = first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
-            raise DataError(f"None of {data['records']} records can be trained on. {reason}")
-        # Rows fit already: TRL's own truncation would cut answers in the middle.
+            reason = (
+                rows.first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
+            )
+            raise DataError(f"None of {counts['records']} records can be trained on. {reason}")
+        # All rows fit. TRL's own truncation would cut answers in the middle.
         arguments = self.config.to_trl_config(max_length=limit if self.config.packing else None)
         trainer = build_trl_trainer(self.model, self.tokenizer, tokens, arguments, self._progress)
         metrics = trainer.train().metrics
         out_dir = Path(self.config.output_dir).expanduser()
-        trainer.model.save_pretrained(str(out_dir))
-        for weights in out_dir.glob("*.safetensors"):
-            give_usual_mode(weights)
-        self.tokenizer.save_pretrained(str(out_dir))
+        save_trained(trainer.model, self._renderer, self._base, out_dir)
         tools = {row["row_id"]: row["tools"] for row in samples.rows}
-        logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return SFTTrainingResult(
-            str(out_dir),
-            {**metrics, "steps": trainer.state.global_step, "data": dict(data)},
-            logged[-1] if logged else metrics.get("train_loss"),
-            trainer,
-            [{"messages": row.messages, "tools": tools[row.row_id]} for row in encoded[:COMPARED]],
-            max(len(token.input_ids) for token in tokens),
+            model_path=str(out_dir),
+            metrics={**metrics, "steps": trainer.state.global_step, "data": dict(counts)},
+            final_loss=losses[-1] if losses else metrics.get("train_loss"),
+            trainer=trainer,
+            conversations=[
+                {"messages": row.messages, "tools": tools[row.row_id]}
+                for row in rows.rows[:COMPARED_CONVERSATIONS]
+            ],
+            longest_row=max(len(encoded.input_ids) for encoded in tokens),
         )
 
     def train_from_traces(
         self, project_slug: str, agent_slug: str, **filters: Any
     ) -> SFTTrainingResult:
-        """Train on the sessions that pass the filters of `export_traces_for_sft`; what became of
-        the others is in the metrics.
+        """Train on the sessions that pass the filters of `export_traces_for_sft`.
 
-        Raises NoSessionsError (a ValueError) where none passes, with how many each filter took;
-        else as that and as `train`.
+        The metrics have the counts of all sessions.
+
+        Raises:
+            NoSessionsError: No session passes. The message has the counts. It is a ValueError.
+            PipelineError: See `export_traces_for_sft` and `train`.
         """
         counts: Counter[str] = Counter()
-        result = self.train(
-            export_traces_for_sft(project_slug, agent_slug, counts=counts, **filters)
-        )
+        rows = export_traces_for_sft(project_slug, agent_slug, counts=counts, **filters)
+        result = self.train(rows)
         result.metrics["sessions"] = dict(counts)
         return result
 
-    @cached_property
-    def _base(self) -> BaseModel:
-        return base_model(self.model_name)
-
-    def _dtype(self) -> object:
+    def _choose_dtype(self) -> Any:
         import torch
 
         if self.torch_dtype in ("bfloat16", "float16") and not probe_device().bf16:
             warnings.warn(
-                f"This device has no units for {self.torch_dtype}: the weights are float32, which "
-                f"is many times faster.",
+                f"This device does not support {self.torch_dtype}, so the weights are float32.",
                 stacklevel=3,
             )
             return torch.float32
@@ -295,23 +316,35 @@ def train_sft(
     device_map: object = "auto",
     **filters: object,
 ) -> SFTTrainingResult:
-    """Fine-tune a model on an agent's sessions in one call: `SFTTrainer` and its
-    `train_from_traces`, whose `filters` these are.
+    """Train all weights of a model on the sessions of an agent, in one call.
+
+    Args:
+        model_name: The model; see `SFTTrainer`.
+        project_slug: The project.
+        agent_slug: The agent.
+        config: The options.
+        torch_dtype: The type of the weights; see `SFTTrainer`.
+        device_map: The device map of transformers.
+        **filters: The filters of `export_traces_for_sft`.
     """
     trainer = SFTTrainer(model_name, config=config, torch_dtype=torch_dtype, device_map=device_map)
     return trainer.train_from_traces(project_slug, agent_slug, **filters)
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", prompt: str, completion: str) -> Encoded:
-    """Two texts end to end, of which the second, and the token that ends a text, is trained; what a
-    text begins with is the tokenizer's.
+    """Return a prompt and its completion as tokens, of which the completion is trained.
+
+    The token that ends a text is trained too.
     """
     encoding = tokenizer(prompt + completion, return_offsets_mapping=True)
     ids = list(encoding.input_ids)
-    # As in `masks.encode`: of a token that straddles the border the model has already seen a part.
+    # The model has seen a part of a token that straddles the border, so the token is not trained.
     trained = [end > start >= len(prompt) for start, end in encoding.offset_mapping]
-    if (ends := tokenizer.eos_token_id) is not None:
-        if ids[-1:] != [ends]:
-            ids, trained = [*ids, ends], [*trained, False]
+    end_id = tokenizer.eos_token_id
+    if end_id is not None:
+        if ids[-1:] != [end_id]:
+            ids.append(end_id)
+            trained.append(False)
         trained[-1] = True
-    return Encoded(ids, trained, [(trained.index(True), len(ids))] if True in trained else [])
+    turns = [(trained.index(True), len(ids))] if True in trained else []
+    return Encoded(ids, trained, turns)

@@ -1,7 +1,7 @@
-"""An agent's model, trained and evaluated in one object: SAGE's names over the rooms below.
+"""The trainer of an agent's model, with the names of SAGE.
 
-The adapter is the one that the asset `sft_adapter` would train from the same rows and numbers: same
-template, same masks, same trainer.
+The adapter is the adapter that the asset `sft_adapter` trains from the same rows and options. The
+training itself belongs to `training`, and the figures to `evaluation`.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agent_pipeline.compat.models import base_model, copied_model
+from agent_pipeline.compat.models import copy_model, find_base_model
 from agent_pipeline.compat.sage.coresets import CoresetSelector
-from agent_pipeline.compat.sage.rl import judged_rows
-from agent_pipeline.compat.samples import Row, rows_only
+from agent_pipeline.compat.sage.rl import add_row_defaults
+from agent_pipeline.compat.samples import Row, read_conversations
 from agent_pipeline.engine.scoring import average_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import score
@@ -40,27 +40,34 @@ from agent_pipeline.training.sft import train_adapter
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MODEL = "model"
-BUFFER = "replay_buffer.json"
-USUAL_CORESET = 1000
+MODEL_FOLDER = "model"
+BUFFER_FILE = "replay_buffer.json"
+DEFAULT_CORESET_SIZE = 1000
 
 
 @dataclass(frozen=True)
 class AgentSFTConfig:
-    """How an agent's model is trained.
+    """Options of a training run.
 
-    `train_data` and `eval_data` are anything that `samples.read_samples` takes: a file, a data set,
-    a list of rows or of trajectories; they may share no conversation. `max_seq_length` in tokens.
-    The learning rate of 2e-5 is one for every weight: with LoRA ten to fifty times it is usual.
+    Attributes:
+        base_model: The base model.
+        train_data: A file, a dataset, or a list of rows or trajectories; see `compat.samples`.
+        eval_data: Held-out data in the same forms. It may share no conversation with `train_data`.
+        output_dir: The directory of the run. The model is in its folder `model`.
+        learning_rate: The default is meant for training all weights. A rate for LoRA is usually
+            ten to fifty times higher.
+        max_seq_length: The longest row, in tokens.
+        use_coreset_selection: Whether a coreset is trained on. If its strategy needs losses, they
+            are those of the base model.
+        coreset_target_size: Rows of the coreset; None for half of the rows, at most 1,000.
+        use_online_continual: Whether the rows are a stream of batches, each mixed with rows of
+            earlier batches. The replay buffer stays in `output_dir`, so that the next training run
+            replays the rows of this run.
+        continual_replay_ratio: The share of replayed rows.
+        max_steps: The largest number of steps; 0 for no limit.
 
-    `use_coreset_selection` trains on `coreset_target_size` rows (`None`: half of them, at most
-    1,000), chosen by any strategy of `selection`; the losses that some ask for are the base
-    model's. `use_online_continual` takes the rows in their order, as a stream of batches: each is
-    mixed with rows of earlier ones, `continual_replay_ratio` of the whole, and then shown to the
-    buffer; the buffer stays in `output_dir`, so that the next training replays what this one saw.
-    `max_steps` above 0 ends a training early.
-
-    Raises SettingsError for a value that cannot work.
+    Raises:
+        SettingsError: An option is out of range, or contradicts another option.
     """
 
     base_model: str
@@ -88,21 +95,25 @@ class AgentSFTConfig:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        self.training()
+        self.make_training_config()
         if self.use_coreset_selection:
-            CoresetSelector(
-                self.coreset_strategy,
-                USUAL_CORESET if self.coreset_target_size is None else self.coreset_target_size,
-            )
+            self.make_selector(2 * DEFAULT_CORESET_SIZE)
         if self.use_online_continual:
-            self.learner()
+            self.make_learner()
 
-    def training(self) -> TrainingConfig:
-        """The options of the training itself, under our names for them. Raises SettingsError."""
+    def make_training_config(self) -> TrainingConfig:
+        """Return the options under the names of `training`."""
         return TrainingConfig.translated({**vars(self), "in_order": self.use_online_continual})
 
-    def learner(self) -> OnlineContinualLearner:
-        """An empty buffer. Raises SettingsError."""
+    def make_selector(self, row_count: int) -> CoresetSelector:
+        """Return the selector of the coreset of `row_count` rows."""
+        size = self.coreset_target_size
+        if size is None:
+            size = min(DEFAULT_CORESET_SIZE, math.ceil(row_count / 2))
+        return CoresetSelector(self.coreset_strategy, size, seed=self.seed)
+
+    def make_learner(self) -> OnlineContinualLearner:
+        """Return an empty replay buffer."""
         return OnlineContinualLearner(
             self.continual_buffer_size, self.continual_replay_ratio, seed=self.seed
         )
@@ -110,11 +121,16 @@ class AgentSFTConfig:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a training. Losses in nats an assistant's token: of the last step, and of
-    `eval_data` (`None` without any).
+    """The result of a training run.
 
-    `counts`: `records` given, `rows` of them, `coreset` chosen, `replayed` from the buffer,
-    `trained`; `report` is `training.json`.
+    Attributes:
+        model_path: The directory of the model.
+        final_loss: The loss of the last step, in nats per trained token.
+        eval_loss: The loss on `eval_data`; None without `eval_data`.
+        steps: The number of steps.
+        counts: `records`, the `rows` of them, the rows of the `coreset`, the `replayed` rows, and
+            the `trained` rows.
+        report: The content of `training.json`.
     """
 
     model_path: str
@@ -127,9 +143,14 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """How a model does on turns of its agent. `accuracy`: the share of turns that are right, a call
-    by name and arguments, an answer by its words; `loss` in nats an assistant's token. `details`
-    has the accuracies apart, and every turn with what was said.
+    """The figures of a model on turns of its agent.
+
+    Attributes:
+        accuracy: The share of turns that are right: a call by its name and arguments, an answer by
+            its words.
+        loss: The loss in nats per trained token.
+        num_samples: The number of turns.
+        details: Further figures, and every turn with the model's reply (`samples`).
     """
 
     accuracy: float
@@ -139,56 +160,56 @@ class EvalResult:
 
 
 class AgentSFTTrainer:
-    """Trains, evaluates, keeps and takes up again one agent's model."""
+    """A trainer of an agent's model, which also evaluates, saves and loads the model.
+
+    Attributes:
+        config: The options.
+        model_path: The directory of the model; None before a model was trained or loaded.
+    """
 
     def __init__(self, config: AgentSFTConfig, progress: Progress = silent) -> None:
         self.config = config
         self.model_path: Path | None = None
         self._progress = progress
-        self._loaded: TurnAnswerer | None = None
+        self._answerer: TurnAnswerer | None = None
 
     def train(self) -> TrainingResult:
-        """Train; the model lies in the folder `model` of `output_dir`, complete or not at all. One
-        that was killed goes on where it was.
+        """Train the model. A run that was killed resumes.
 
-        Raises DataError for data that cannot be trained on, ModelError for a base model that
-        cannot, SettingsError.
+        Raises:
+            DataError: The data cannot be trained on, or training and evaluation data overlap.
+            ModelError: The base model cannot be trained.
+            SettingsError: The settings are invalid.
         """
-        config, base = self.config, base_model(self.config.base_model)
-        rows, counted = rows_only(config.train_data)
-        heldout = rows_only(config.eval_data, "select")[0] if config.eval_data is not None else []
-        counts = {**counted}
+        config, base = self.config, find_base_model(self.config.base_model)
+        samples = read_conversations(config.train_data)
+        rows, counts = samples.rows, dict(samples.counts)
+        heldout = self._read_eval_rows("select")
         contents = {row["content_sha256"] for row in rows}
-        if both := sum(row["content_sha256"] in contents for row in heldout):
+        shared_count = sum(row["content_sha256"] in contents for row in heldout)
+        if shared_count:
             raise DataError(
-                f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take "
-                f"them out of one of the two."
+                f"{shared_count} of {len(heldout)} conversations of eval_data are also in "
+                f"train_data: remove them from one of the two."
             )
         if config.use_coreset_selection:
-            rows = self._coreset(rows)
+            rows = config.make_selector(len(rows)).select(rows, config.base_model)
             counts["coreset"] = len(rows)
-        out_dir = Path(config.output_dir).expanduser()
         learner = None
         if config.use_online_continual:
-            learner = self._buffer(out_dir)
-            stream: list[Row] = []
-            for start in range(0, len(rows), config.batch_size):
-                batch = rows[start : start + config.batch_size]
-                stream += learner.mix_with_replay(batch)
-                learner.update_buffer(batch)
+            learner = self._load_buffer()
+            stream = _mix_batches(learner, rows, config.batch_size)
             counts["replayed"] = len(stream) - len(rows)
             rows = stream
-        building = out_dir / ".training"
-        building.mkdir(parents=True, exist_ok=True)
-        report = train_adapter(
-            SftInput(rows, base, config.training()), building, heldout, self._progress
-        )
-        self._put_in_place(building)
+        sft_input = SftInput(rows, base, config.make_training_config())
+        build_dir = self._make_build_dir(".training")
+        report = train_adapter(sft_input, build_dir, heldout, self._progress)
+        self._replace_model(build_dir)
         if learner is not None:
-            write_atomically(
-                out_dir / BUFFER, encode_json({"seen": learner.seen, "rows": learner.buffer})
-            )
-        return _result(report, out_dir, counts, report.heldout["after"] if report.heldout else None)
+            content = encode_json({"seen": learner.seen, "rows": learner.buffer})
+            write_atomically(self._output_dir / BUFFER_FILE, content)
+        eval_loss = report.heldout["after"] if report.heldout else None
+        return self._make_result(report, counts, eval_loss)
 
     def prefer(
         self,
@@ -196,25 +217,29 @@ class AgentSFTTrainer:
         method: Literal["dpo", "kto"] = "dpo",
         **options: object,
     ) -> TrainingResult:
-        """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in
-        `output_dir` is replaced.
+        """Continue to train the adapter from preferences, and replace the model in `output_dir`.
 
-        `data` are rows of `preference_dataset` (dpo) or `kto_dataset` (kto), `options` those of the
-        asset. The kinds of decision are watched on `eval_data`.
+        The assets `dpo_adapter` and `kto_adapter` do the same. Training stops early if the model
+        gets worse on `eval_data`.
+
+        Args:
+            data: Rows of `preference_dataset` (dpo) or `kto_dataset` (kto).
+            method: The method.
+            **options: Settings of the asset.
 
         Raises:
-            ModelError: no adapter was trained or loaded. DataError: too few rows can be trained on,
-            or they made right decisions less probable from the start. SettingsError: an option does
-            not exist, or is out of range.
+            ModelError: No adapter was trained or loaded.
+            DataError: Too few rows can be trained on, or the model got worse from the start.
+            SettingsError: An option does not exist, or is out of range.
         """
-        rows, base = judged_rows(data), base_model(self.config.base_model)
+        rows, base = add_row_defaults(data), find_base_model(self.config.base_model)
         config = FURTHER[method](**options)
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> TrainingReport:
             further_input = FurtherInput(method, rows, base, adapter_dir, config, select=select)
             return train_preferences(further_input, out_dir, progress=self._progress)
 
-        return self._go_on(method, len(rows), train)
+        return self._train_further(method, len(rows), train)
 
     def practise(
         self,
@@ -223,22 +248,27 @@ class AgentSFTTrainer:
         world: str = "",
         **options: object,
     ) -> TrainingResult:
-        """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and
-        `distill_adapter` do; the model in `output_dir` is replaced.
+        """Continue to train the adapter on its own texts, and replace the model in `output_dir`.
 
-        `data` are conversations (by default those of the configuration), `world` the agent's
-        (`package.module:Class`; grpo without one is rewarded by the logged turns), `options` those
-        of the asset. The kinds of decision are watched on `eval_data`.
+        The assets `grpo_adapter`, `sdft_adapter` and `distill_adapter` do the same. Training stops
+        early if the model gets worse on `eval_data`.
 
-        Raises: as `prefer`.
+        Args:
+            data: Conversations; by default `train_data`.
+            method: The method.
+            world: The agent's world, as `package.module:Class`. Without a world, grpo is rewarded
+                by the logged turns.
+            **options: Settings of the asset.
+
+        Raises:
+            PipelineError: See `prefer`.
         """
-        rows, base = (
-            rows_only(self.config.train_data if data is None else data)[0],
-            base_model(self.config.base_model),
-        )
+        data = self.config.train_data if data is None else data
+        rows, base = read_conversations(data).rows, find_base_model(self.config.base_model)
         config = FURTHER[method](**options)
         practised = practice(rows, config, world)
-        teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
+        teacher_name = getattr(config, "teacher_model", "")
+        teacher = find_base_model(teacher_name) if teacher_name else None
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> TrainingReport:
             further_input = FurtherInput(
@@ -252,80 +282,50 @@ class AgentSFTTrainer:
             )
             return train_on_policy(further_input, out_dir, practised.play, teacher, self._progress)
 
-        return self._go_on(method, len(practised.rows), train)
-
-    def _go_on(
-        self, method: str, records: int, train: Callable[[Path, Path, list[Row]], TrainingReport]
-    ) -> TrainingResult:
-        """Put what `train` makes of the adapter in the model's place."""
-        if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
-            raise ModelError(
-                "There is no adapter to train on: call train() with use_lora, or load_model(path), "
-                "first."
-            )
-        select = (
-            rows_only(self.config.eval_data, "select")[0]
-            if self.config.eval_data is not None
-            else []
-        )
-        out_dir = Path(self.config.output_dir).expanduser()
-        building = out_dir / f".{method}"
-        building.mkdir(parents=True, exist_ok=True)
-        report = train(self.model_path, building, select)
-        self._put_in_place(building)
-        return _result(report, out_dir, {"records": records})
-
-    def _put_in_place(self, building: Path) -> None:
-        """Replace the model in `output_dir`."""
-        self.model_path, self._loaded = building.with_name(MODEL), None
-        shutil.rmtree(self.model_path, ignore_errors=True)
-        building.rename(self.model_path)
+        return self._train_further(method, len(practised.rows), train)
 
     def evaluate(
         self, data: object = None, max_samples: int = 0, max_new_tokens: int = 96
     ) -> EvalResult:
-        """The model (before any training: the base model) on every assistant turn of `data`, or of
-        the configuration's `eval_data`.
+        """Ask the model at every turn of the agent. Before a training run, it is the base model.
 
-        `max_samples` above 0: so many turns at most, spread over tasks. Raises DataError,
-        ModelError.
+        Args:
+            data: Conversations; by default `eval_data`.
+            max_samples: The largest number of turns, spread over the tasks; 0 for all.
+            max_new_tokens: The longest reply, in tokens.
+
+        Raises:
+            DataError: There is no data, or no turn fits.
+            ModelError: The model cannot be loaded.
         """
         data = self.config.eval_data if data is None else data
         if data is None:
-            raise DataError(
-                "There is nothing to evaluate on: give data, or eval_data in the configuration."
-            )
-        rows, _ = rows_only(data, "test")
+            raise DataError("There is no data to evaluate on: pass data, or set eval_data.")
+        rows, answerer = read_conversations(data, "test").rows, self.answerer
         samples, counts = turn_samples(rows, max_samples)
-        questions = [
-            question
-            for sample in samples
-            if (question := self.answering.question(sample, max_new_tokens))
-        ]
+        prepared = [answerer.question(sample, max_new_tokens) for sample in samples]
+        questions = [question for question in prepared if question is not None]
         if not questions:
             raise DataError(
-                f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none "
-                f"of which fits: raise max_length."
+                f"No turn can be evaluated: none of {counts['turns']} turns in {len(rows)} rows "
+                f"fits into max_seq_length, so raise it."
             )
-        rows = split_into_trained_rows(self.answering.renderer, rows)
-        fitting = [
-            encoded
-            for row in rows
-            if (encoded := encode_row(self.answering.renderer, row, self.answering.max_length))
+        rows = split_into_trained_rows(answerer.renderer, rows)
+        encoded = [encode_row(answerer.renderer, row, answerer.max_length) for row in rows]
+        fitting_rows = [row for row in encoded if row is not None]
+        forward_pass = answerer.forward(fitting_rows, questions)
+        asked = [question.sample for question in questions]
+        replies = forward_pass.replies
+        scores = [
+            score(sample, reply.text, reply.cut)
+            for sample, reply in zip(asked, replies, strict=True)
         ]
-        read = self.answering.forward(fitting, questions)
-        prompts = [
-            (question.sample, reply)
-            for question, reply in zip(questions, read.replies, strict=True)
-        ]
-        scores = [score(sample, reply.text, reply.cut) for sample, reply in prompts]
-        details: dict[str, object] = msgspec.to_builtins(
-            measure_answers([sample.task_key for sample, _ in prompts], scores)
-        )
+        figures = measure_answers([sample.task_key for sample in asked], scores)
+        details: dict[str, object] = msgspec.to_builtins(figures)
         details["counts"] = {
             **counts,
             "dropped": len(samples) - len(questions),
-            "rows_dropped": len(rows) - len(fitting),
+            "rows_dropped": len(rows) - len(fitting_rows),
         }
         details["samples"] = [
             {
@@ -336,94 +336,130 @@ class AgentSFTTrainer:
                 "actual": reply.text,
                 "right": answer_score.right,
             }
-            for (sample, reply), answer_score in zip(prompts, scores, strict=True)
+            for sample, reply, answer_score in zip(asked, replies, scores, strict=True)
         ]
-        return EvalResult(
-            sum(answer_score.right for answer_score in scores) / len(scores),
-            average_losses(read.losses),
-            len(scores),
-            details,
-        )
+        accuracy = sum(answer_score.right for answer_score in scores) / len(scores)
+        return EvalResult(accuracy, average_losses(forward_pass.losses), len(scores), details)
 
     def save_model(self, path: str | Path) -> str:
-        """Copy the trained adapter (or whole model), with tokenizer and template, to a directory,
-        and return it.
+        """Copy the trained model with its tokenizer and its chat template, and return the copy.
 
-        Raises ModelError where nothing was trained or loaded.
+        Raises:
+            ModelError: No model was trained or loaded.
         """
         if self.model_path is None:
             raise ModelError(
                 "There is no trained model to save: call train() or load_model(path) first."
             )
-        return copied_model(self.model_path, path)
+        return copy_model(self.model_path, path)
 
     def load_model(self, path: str | Path) -> None:
-        """Take up a model that `save_model` or `train` left. Raises ModelError where there is
-        none.
+        """Use a model that `save_model` or `train` wrote.
+
+        Raises:
+            ModelError: The directory holds no model.
         """
         path = Path(path).expanduser()
         if not any((path / name).is_file() for name in ("adapter_config.json", "config.json")):
             raise ModelError(
-                f"{path} holds no trained model: give a directory that save_model wrote."
+                f"{path} holds no trained model: give a directory that save_model wrote.",
+                path=path,
             )
-        self.model_path, self._loaded = path, None
+        self.model_path, self._answerer = path, None
 
     @property
     def model(self) -> "PreTrainedModel":
-        """The model in memory: trained, loaded, or the base."""
-        return self.answering.model
+        """The model in memory: the trained or loaded model, or the base model."""
+        return self.answerer.model
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """Its tokenizer, with the training template."""
-        return self.answering.renderer.tokenizer
+        """The tokenizer, with the training template."""
+        return self.answerer.renderer.tokenizer
 
     @property
-    def answering(self) -> TurnAnswerer:
-        """The model with its tokenizer and template, loaded at its first use. Raises ModelError."""
-        if self._loaded is None:
-            self._loaded = TurnAnswerer.of(
-                base_model(self.config.base_model),
-                self.model_path,
-                self.config.max_seq_length,
-                self._progress,
+    def answerer(self) -> TurnAnswerer:
+        """The model with its tokenizer and its template. It is loaded when it is first used."""
+        if self._answerer is None:
+            base = find_base_model(self.config.base_model)
+            self._answerer = TurnAnswerer.of(
+                base, self.model_path, self.config.max_seq_length, self._progress
             )
-        return self._loaded
+        return self._answerer
 
-    def _coreset(self, rows: list[Row]) -> list[Row]:
-        target_size = self.config.coreset_target_size
-        size = min(USUAL_CORESET, math.ceil(len(rows) / 2)) if target_size is None else target_size
-        return CoresetSelector(self.config.coreset_strategy, size, seed=self.config.seed).select(
-            rows, self.config.base_model
+    @property
+    def _output_dir(self) -> Path:
+        return Path(self.config.output_dir).expanduser()
+
+    def _make_build_dir(self, name: str) -> Path:
+        build_dir = self._output_dir / name
+        build_dir.mkdir(parents=True, exist_ok=True)
+        return build_dir
+
+    def _read_eval_rows(self, split: str) -> list[Row]:
+        data = self.config.eval_data
+        return [] if data is None else read_conversations(data, split).rows
+
+    def _train_further(
+        self,
+        method: str,
+        record_count: int,
+        train: Callable[[Path, Path, list[Row]], TrainingReport],
+    ) -> TrainingResult:
+        """Run a training step on the adapter, and replace the model by the result."""
+        if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
+            raise ModelError(
+                "There is no adapter to continue from: call train() with use_lora, or "
+                "load_model(path), first."
+            )
+        select = self._read_eval_rows("select")
+        build_dir = self._make_build_dir(f".{method}")
+        report = train(self.model_path, build_dir, select)
+        self._replace_model(build_dir)
+        return self._make_result(report, {"records": record_count})
+
+    def _replace_model(self, build_dir: Path) -> None:
+        """Put the model that was just trained in the place of the model in `output_dir`."""
+        self.model_path, self._answerer = self._output_dir / MODEL_FOLDER, None
+        shutil.rmtree(self.model_path, ignore_errors=True)
+        build_dir.rename(self.model_path)
+
+    def _make_result(
+        self, report: TrainingReport, counts: Mapping[str, int], eval_loss: float | None = None
+    ) -> TrainingResult:
+        return TrainingResult(
+            str(self._output_dir / MODEL_FOLDER),
+            report.loss_last,
+            eval_loss,
+            report.steps,
+            {**counts, "trained": report.rows["trained"]},
+            report.to_json(),
         )
 
-    def _buffer(self, out_dir: Path) -> OnlineContinualLearner:
-        """The buffer that the last training in this folder left; an empty one where there was
-        none.
-        """
-        path = out_dir / BUFFER
+    def _load_buffer(self) -> OnlineContinualLearner:
+        """Return the replay buffer of the last training run in `output_dir`, or an empty buffer."""
+        learner, path = self.config.make_learner(), self._output_dir / BUFFER_FILE
         if not path.is_file():
-            return self.config.learner()
+            return learner
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             rows, seen = stored["rows"], stored["seen"]
         except (ValueError, KeyError, OSError) as error:
             raise DataError(
-                f"The replay buffer {path} cannot be read ({error}): remove it to begin anew."
+                f"The replay buffer {path} cannot be read ({error}): delete it to start with an "
+                f"empty buffer.",
+                path=path,
             ) from error
-        # Not with the seed of the last time: it would draw the same rows again.
-        return replace(
-            self.config.learner(),
-            seed=self.config.seed + seen,
-            buffer=rows[: self.config.continual_buffer_size],
-            seen=seen,
-        )
+        # The seed of the last run would draw the same rows again.
+        seed = self.config.seed + seen
+        return replace(learner, seed=seed, buffer=rows[: learner.buffer_size], seen=seen)
 
 
-def _result(
-    report: TrainingReport, out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None
-) -> TrainingResult:
-    counts = {**counts, "trained": report.rows["trained"]}
-    return TrainingResult(
-        str(out_dir / MODEL), report.loss_last, eval_loss, report.steps, counts, report.to_json()
-    )
+def _mix_batches(learner: OnlineContinualLearner, rows: list[Row], batch_size: int) -> list[Row]:
+    """Return a stream of batches with replayed rows, and show each batch to the buffer."""
+    stream: list[Row] = []
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        stream += learner.mix_with_replay(batch)
+        learner.update_buffer(batch)
+    return stream

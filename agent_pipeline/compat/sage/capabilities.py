@@ -1,20 +1,25 @@
-"""What an agent's model can do, capability by capability.
+"""The capabilities of a model, measured on the turns of recorded conversations.
 
-Each capability is asked turn by turn of recorded conversations: the model is shown all that came
-before a turn of the agent's, and what it says is compared with what the agent did. Scores are from
-0 to 1.
+The model gets all messages before a turn of the agent, and its reply is compared with the turn. All
+scores are from 0 to 1:
 
-- `tool_use`: the share of the turns with calls whose calls are right, by name and arguments.
-- `planning`: the progress rate (AgentBoard, Ma et al. 2024) over conversations of several steps:
-  how far along its steps the right tools, or an answer, came next without a miss. With a `world`,
-  the model plays the conversations' tasks in it instead: the share done.
-- `reasoning`: the coherence of a chain of steps. A call counts where one was due, its values stand
-  before it (or in what the agent called), and it repeats no call. An answer counts by its words in
-  common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it states a number or an
-  id that nothing before it gives.
-- `instruction_following`: the share of the instructions that replies follow (IFEval, Zhou et al.
-  2023). A sample's `instructions` are measures (`agent_pipeline.judging`); without any: it calls or
-  answers as was due, calls fit their schemas, and nothing is refused.
+| capability | score |
+|---|---|
+| `tool_use` | share of the turns with calls in which all calls are right: name and arguments |
+| `planning` | progress rate: share of a conversation's steps before the first wrong step |
+| `reasoning` | share of coherent steps: see below |
+| `instruction_following` | share of the instructions that replies follow |
+
+- `planning` is the progress rate of AgentBoard (Ma et al. 2024). If there is a world, the model
+  plays the tasks of the conversations instead, and the score is the share of tasks done.
+- `reasoning`: a call counts if a call was due, its values occur earlier (or in the recorded call),
+  and it repeats no call. An answer counts by the words that it shares with the recorded answer (F1;
+  Rajpurkar et al. 2016), and not at all if it states a number or an id that occurs nowhere earlier.
+- `instruction_following` is the measure of IFEval (Zhou et al. 2023). The `instructions` of a
+  sample are measures of `judging`. Without instructions, a reply must call or answer as the agent
+  did, fit the schemas, and refuse nothing.
+
+Scores of whole models for the decision belong to `evaluation`.
 """
 
 import json
@@ -25,14 +30,13 @@ from typing import Any, cast
 
 import msgspec
 
-from agent_pipeline.compat.examples import measure_of
-from agent_pipeline.compat.models import answering_of
+from agent_pipeline.compat.examples import resolve_measure
+from agent_pipeline.compat.models import load_answerer
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.answer_scoring import score, values
 from agent_pipeline.evaluation.call_matching import same_call
-from agent_pipeline.evaluation.episodes import EpisodeReply as Played
-from agent_pipeline.evaluation.episodes import Player, play
+from agent_pipeline.evaluation.episodes import EpisodeReply, Player, play
 from agent_pipeline.evaluation.players import message_of, model_player
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.turns import plain
@@ -45,18 +49,27 @@ from agent_pipeline.reports.episode_report import measure_player
 from agent_pipeline.sessions.session import Message, Tool, hash_json
 from agent_pipeline.sessions.transcript import list_texts
 
-USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
+DEFAULT_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
 Model = Callable[[list[Message], list[Tool]], "str | Message"]
-"""A model as a function: messages and tools → what it says, a text or an assistant's message (with
-`tool_calls`, maybe).
-"""
+"""A model as a function from messages and tools to its reply: a text, or a message with calls."""
+
+
+class SampleRow(DatasetRow, total=False):
+    """A sample as a row, with its instructions."""
+
+    instructions: Sequence[object] | None
 
 
 @dataclass(frozen=True)
 class CapabilityScore:
-    """`score` is `None` where no sample can say; `num_samples` is what it is the mean over
-    (`details` says of what, and the parts).
+    """The score of a capability.
+
+    Attributes:
+        capability: The capability.
+        score: The score from 0 to 1; None if no sample can measure the capability.
+        num_samples: How many values the score is the mean of.
+        details: What these values are (`of`), and the parts of the score.
     """
 
     capability: str
@@ -67,42 +80,83 @@ class CapabilityScore:
 
 @dataclass(frozen=True)
 class CapabilityReport:
+    """The scores of all capabilities that were measured."""
+
     scores: dict[str, CapabilityScore]
 
     @property
     def overall(self) -> float | None:
-        """The mean of the scores that there are."""
-        return _mean([score.score for score in self.scores.values() if score.score is not None])
+        """The mean of all scores that are not None."""
+        scores = [capability.score for capability in self.scores.values()]
+        return _mean([value for value in scores if value is not None])
 
     def get_score(self, cap: str) -> float | None:
-        """A capability's score. Raises ArgumentError for one that was not evaluated."""
+        """Return the score of a capability.
+
+        Raises:
+            ArgumentError: The capability was not measured.
+        """
         if cap not in self.scores:
             raise ArgumentError(
-                f"The report has no capability {cap!r}: it has {', '.join(self.scores) or 'none'}."
+                f"The report does not have the capability {cap!r}: it has "
+                f"{', '.join(self.scores) or 'none'}."
             )
         return self.scores[cap].score
 
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "overall": self.overall,
-            "scores": {name: asdict(score) for name, score in self.scores.items()},
-        }
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        scores = {name: asdict(capability) for name, capability in self.scores.items()}
+        return {"overall": self.overall, "scores": scores}
 
     def summary(self) -> str:
-        """A line a capability, for a person."""
+        """Return one line per capability."""
         lines = [
-            f"{name:<22} {_shown(score.score)}  ({score.num_samples} "
-            f"{score.details.get('of', 'samples')})"
-            for name, score in self.scores.items()
+            f"{name:<22} {_format_score(capability.score)}  ({capability.num_samples} "
+            f"{capability.details.get('of', 'samples')})"
+            for name, capability in self.scores.items()
         ]
-        return "\n".join([*lines, f"{'overall':<22} {_shown(self.overall)}"])
+        return "\n".join([*lines, f"{'overall':<22} {_format_score(self.overall)}"])
+
+
+@dataclass(frozen=True)
+class _AnsweredTurn:
+    """A turn, and the model's reply."""
+
+    sample: TurnSample
+    reply: str
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """The values that a score is the mean of, and its details."""
+
+    values: Sequence[float]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _TestedModel:
+    """A model that answers turns, and that plays.
+
+    Attributes:
+        reply: Returns the reply at each turn; None if the turn does not fit.
+        player: Plays episodes.
+    """
+
+    reply: Callable[[Sequence[TurnSample]], Sequence[str | None]]
+    player: Player
 
 
 @dataclass
 class AgentCapabilityEvaluator:
-    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over
-    tasks; `max_new_tokens`: of a reply. `world`, as `package.module:Class`: where `planning` is
-    played.
+    """An evaluator of capabilities.
+
+    Attributes:
+        max_samples: The largest number of turns per capability, spread over the tasks; 0 for all.
+        max_new_tokens: The longest reply, in tokens.
+        max_length: The longest prompt, in tokens.
+        progress: The progress to report to.
+        world: The world in which `planning` is played, as `package.module:Class`.
     """
 
     max_samples: int = 0
@@ -114,305 +168,295 @@ class AgentCapabilityEvaluator:
     def evaluate(
         self, model: object, test_sets: Mapping[str, Sequence[Mapping[str, object]]]
     ) -> CapabilityReport:
-        """The capabilities that `test_sets` names, each with its own samples: `{"messages",
-        "tools", ["instructions"]}`.
+        """Measure several capabilities.
 
-        `model`: a function (`Model`), the name or directory of a model, one of transformers in
-        memory, or an `AgentSFTTrainer`. Raises ArgumentError, DataError, ModelError.
+        Args:
+            model: A function (`Model`), the name or directory of a model, a model of transformers
+                in memory, or an `AgentSFTTrainer`.
+            test_sets: The samples of each capability, with `messages`, `tools` and maybe
+                `instructions`.
+
+        Raises:
+            ArgumentError: A capability does not exist, or `model` is not a model.
+            DataError: A sample has no messages.
+            ModelError: The model cannot be loaded.
         """
-        player = self._asked(model)
-        return CapabilityReport(
-            {cap: self._score(player, cap, data) for cap, data in test_sets.items()}
-        )
+        tested_model = self._make_tested_model(model)
+        scores = {cap: self._measure(tested_model, cap, data) for cap, data in test_sets.items()}
+        return CapabilityReport(scores)
 
     def evaluate_capability(
         self, model: object, cap: str, data: Sequence[Mapping[str, object]]
     ) -> CapabilityScore:
-        """One capability. Raises as `evaluate`."""
-        return self._score(self._asked(model), cap, data)
+        """Measure one capability. The errors are those of `evaluate`."""
+        return self._measure(self._make_tested_model(model), cap, data)
 
-    def _score(
-        self,
-        replies_of_model: "tuple[_Replies, Player]",
-        cap: str,
-        data: Sequence[Mapping[str, object]],
+    def _measure(
+        self, model: _TestedModel, cap: str, data: Sequence[Mapping[str, object]]
     ) -> CapabilityScore:
         if cap not in CAPABILITIES:
             raise ArgumentError(
-                f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}."
+                f"The capability {cap!r} does not exist: choose one of {', '.join(CAPABILITIES)}."
             )
-        rows = [_row(sample, cap, number) for number, sample in enumerate(data, 1)]
-        replies, player = replies_of_model
+        rows = [_make_row(sample, cap, number) for number, sample in enumerate(data, 1)]
         if cap == "planning" and self.world:
-            return _played(
-                self.world,
-                list({row["task_key"]: row for row in rows}.values()),
-                player,
-                self.progress,
-            )
+            return self._play(model.player, rows)
         samples, counts = turn_samples(rows, 0 if cap == "planning" else self.max_samples)
         if cap == "tool_use":
             samples = [sample for sample in samples if sample.calls]
         if cap == "planning":
             steps = Counter(sample.row_id for sample in samples)
             samples = [sample for sample in samples if steps[sample.row_id] > 1]
-        answers = [
-            (sample, text)
-            for sample, text in zip(samples, replies(samples), strict=True)
-            if text is not None
+        turns = [
+            _AnsweredTurn(sample, reply)
+            for sample, reply in zip(samples, model.reply(samples), strict=True)
+            if reply is not None
         ]
-        scores, details = _SCORED[cap](answers, {row["row_id"]: row for row in rows})
-        details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(answers)}
-        return CapabilityScore(cap, _mean(scores), len(scores), details)
+        if cap == "instruction_following":
+            instructions = {row["row_id"]: row["instructions"] for row in rows}
+            measurement = _measure_instructions(turns, instructions)
+        else:
+            measurement = MEASUREMENTS[cap](turns)
+        details = {
+            **measurement.details,
+            "conversations": len(rows),
+            **counts,
+            "too_long": len(samples) - len(turns),
+        }
+        return CapabilityScore(cap, _mean(measurement.values), len(measurement.values), details)
 
-    def _asked(self, model: object) -> "tuple[_Replies, Player]":
-        """The model as one that is asked turns, and as one that plays."""
-        if (answering := answering_of(model, self.max_length, self.progress)) is not None:
+    def _play(self, player: Player, rows: Sequence[SampleRow]) -> CapabilityScore:
+        """Play each task once, and return the share of tasks done."""
+        tasks = list({row["task_key"]: row for row in rows}.values())
+        episodes = play(load_world(self.world), tasks, player, progress=self.progress)
+        share_done = _mean([episode.done for episode in episodes])
+        figures = msgspec.to_builtins(measure_player(episodes))
+        return CapabilityScore(
+            "planning", share_done, len(episodes), {"of": "tasks played", **figures}
+        )
+
+    def _make_tested_model(self, model: object) -> _TestedModel:
+        answerer = load_answerer(model, self.max_length, self.progress)
+        if answerer is not None:
             player = model_player(
-                answering.model, answering.renderer, self.max_new_tokens, self.max_length
+                answerer.model, answerer.renderer, self.max_new_tokens, self.max_length
             )
-            return (lambda samples: answering.on(samples, self.max_new_tokens)), player
-        if callable(model):
-            return (
-                lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples],
-                lambda waiting: [
-                    Played(message_of(_text(model(prompt.messages, prompt.tools)), prompt.tools))
-                    for prompt in waiting
-                ],
+            return _TestedModel(lambda samples: answerer.on(samples, self.max_new_tokens), player)
+        if not callable(model):
+            raise ArgumentError(
+                f"A {type(model).__name__} is not a model: give a model of transformers, its name, "
+                f"a trainer, or a function."
             )
-        raise ArgumentError(
-            f"A {type(model).__name__} is not a model: give a model of transformers, its name, a "
-            f"trainer, or a function."
+        return _TestedModel(
+            lambda samples: [
+                _write_reply(model(sample.prompt, sample.tools)) for sample in samples
+            ],
+            lambda conversations: [
+                EpisodeReply(
+                    message_of(
+                        _write_reply(model(conversation.messages, conversation.tools)),
+                        conversation.tools,
+                    )
+                )
+                for conversation in conversations
+            ],
         )
 
 
-_Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
-_Answers = Sequence[tuple[TurnSample, str]]
-_Rows = Mapping[str, Mapping[str, Any]]
-_Scored = tuple[Sequence[float], dict[str, Any]]
-"""The scores that a capability is the mean of, and the details: `of` what they are, and the
-parts.
-"""
-
-
-def _tool_use(answers: _Answers, rows: _Rows) -> _Scored:
-    scores = [score(sample, text) for sample, text in answers]
-    return [bool(score.exact) for score in scores], {
+def _measure_tool_use(turns: Sequence[_AnsweredTurn]) -> _Measurement:
+    scores = [score(turn.sample, turn.reply) for turn in turns]
+    details = {
         "of": "turns with calls",
-        "called": _mean([score.called for score in scores]),
-        "tool_name": _mean([bool(score.tool_name) for score in scores]),
-        "arguments": _mean([bool(score.arguments) for score in scores]),
-        "invalid_calls": sum(score.invalid_call for score in scores),
+        "called": _mean([answer.called for answer in scores]),
+        "tool_name": _mean([bool(answer.tool_name) for answer in scores]),
+        "arguments": _mean([bool(answer.arguments) for answer in scores]),
+        "invalid_calls": sum(answer.invalid_call for answer in scores),
     }
+    return _Measurement([bool(answer.exact) for answer in scores], details)
 
 
-def _planning(answers: _Answers, rows: _Rows) -> _Scored:
-    plans: dict[str, list[bool]] = defaultdict(list)
-    for sample, text in answers:
-        turn_score = score(sample, text)
-        plans[sample.row_id].append(
-            bool(turn_score.tool_name) if sample.calls else not turn_score.called
-        )
+def _measure_planning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
+    right_steps: dict[str, list[bool]] = defaultdict(list)
+    for turn in turns:
+        answer = score(turn.sample, turn.reply)
+        is_right = bool(answer.tool_name) if turn.sample.calls else not answer.called
+        right_steps[turn.sample.row_id].append(is_right)
     progress = [
         (steps.index(False) if False in steps else len(steps)) / len(steps)
-        for steps in plans.values()
+        for steps in right_steps.values()
     ]
-    steps = [step for plan in plans.values() for step in plan]
-    parts = {
-        "complete": _mean([share == 1 for share in progress]),
-        "next_step": _mean(steps),
-        "steps": len(steps),
+    all_steps = [step for steps in right_steps.values() for step in steps]
+    details = {
+        "of": "conversations of several steps",
+        "complete": _mean([rate == 1 for rate in progress]),
+        "next_step": _mean(all_steps),
+        "steps": len(all_steps),
     }
-    return progress, {"of": "conversations of several steps", **parts}
+    return _Measurement(progress, details)
 
 
-def _reasoning(answers: _Answers, rows: _Rows) -> _Scored:
-    chains: dict[str, list[float]] = defaultdict(list)
+def _measure_reasoning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
+    step_scores: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
-    for sample, text in answers:
-        parsed = parse_reply(text, sample.tools)
-        if fault := _incoherent(sample, parsed):
+    for turn in turns:
+        sample = turn.sample
+        parsed = parse_reply(turn.reply, sample.tools)
+        fault = _find_fault(sample, parsed)
+        if fault is not None:
             faults[fault] += 1
-        due = bool(sample.calls) == parsed.is_call
-        chains[sample.row_id].append(
-            0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text)
-        )
-    coherence = [sum(steps) / len(steps) for steps in chains.values()]
-    return coherence, {
+        if fault is not None or bool(sample.calls) != parsed.is_call:
+            step_score = 0.0
+        elif sample.calls:
+            step_score = 1.0
+        else:
+            step_score = _compute_f1(turn.reply, sample.text)
+        step_scores[sample.row_id].append(step_score)
+    coherence = [sum(steps) / len(steps) for steps in step_scores.values()]
+    details = {
         "of": "chains",
-        "steps": sum(map(len, chains.values())),
+        "steps": sum(len(steps) for steps in step_scores.values()),
         "faults": dict(sorted(faults.items())),
     }
+    return _Measurement(coherence, details)
 
 
-def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
+def _measure_instructions(
+    turns: Sequence[_AnsweredTurn], instructions: Mapping[str, Sequence[Any] | None]
+) -> _Measurement:
+    """Measure how many instructions are followed.
+
+    Args:
+        turns: The turns.
+        instructions: The instructions of each row by its id; None for the default instructions.
+    """
     followed: list[bool] = []
-    whole_turns: list[bool] = []
+    complete_turns: list[bool] = []
     missed: Counter[str] = Counter()
-    for sample, text in answers:
-        taken = {
-            name: passed
-            for name, passed in _instructions(sample, text, rows[sample.row_id])
-            if passed is not None
-        }
-        followed += taken.values()
-        whole_turns += [all(taken.values())] if taken else []
-        missed.update(name for name, passed in taken.items() if not passed)
-    parts = {
-        "all_of_a_turn": _mean(whole_turns),
-        "turns": len(whole_turns),
+    for turn in turns:
+        outcomes = _check_instructions(turn, instructions[turn.sample.row_id])
+        if outcomes:
+            followed += outcomes.values()
+            complete_turns.append(all(outcomes.values()))
+        missed.update(name for name, passed in outcomes.items() if not passed)
+    details = {
+        "of": "instructions",
+        "all_of_a_turn": _mean(complete_turns),
+        "turns": len(complete_turns),
         "missed": dict(sorted(missed.items())),
     }
-    return followed, {"of": "instructions", **parts}
+    return _Measurement(followed, details)
 
 
-def _played(
-    world: str, rows: Sequence[Mapping[str, object]], player: Player, progress: Progress
-) -> CapabilityScore:
-    """Each task once, to its end; the details are those of `episodes`, done where the model must
-    act and must not, and harm among them.
-    """
-    episodes = play(load_world(world), rows, player, progress=progress)
-    return CapabilityScore(
-        "planning",
-        _mean([episode.done for episode in episodes]),
-        len(episodes),
-        {"of": "tasks played", **msgspec.to_builtins(measure_player(episodes))},
-    )
-
-
-_SCORED: dict[str, Callable[[_Answers, _Rows], _Scored]] = {
-    "tool_use": _tool_use,
-    "planning": _planning,
-    "reasoning": _reasoning,
-    "instruction_following": _instruction_following,
+MEASUREMENTS: dict[str, Callable[[Sequence[_AnsweredTurn]], _Measurement]] = {
+    "tool_use": _measure_tool_use,
+    "planning": _measure_planning,
+    "reasoning": _measure_reasoning,
 }
-CAPABILITIES = tuple(_SCORED)
+CAPABILITIES = (*MEASUREMENTS, "instruction_following")
 
 
-def _instructions(
-    sample: TurnSample, text: str, row: Mapping[str, Any]
-) -> list[tuple[str, bool | None]]:
-    """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this
-    reply).
+def _check_instructions(turn: _AnsweredTurn, instructions: Sequence[Any] | None) -> dict[str, bool]:
+    """Return whether a reply follows each instruction that applies to it."""
+    sample = turn.sample
+    outcomes: dict[str, bool] = {}
+    if not instructions:
+        is_call = parse_reply(turn.reply, sample.tools).is_call
+        outcomes["call_or_answer"] = bool(sample.calls) == is_call
+    messages = [message for message in sample.prompt[-1:] if message["role"] == "user"]
+    messages.append(message_of(turn.reply, sample.tools))
+    context = EvaluationContext(messages, sample.tools)
+    for instruction in instructions or DEFAULT_INSTRUCTIONS:
+        measure = resolve_measure(instruction)
+        passed = measure.take(context).passed
+        if passed is not None:
+            outcomes[measure.name] = passed
+    return outcomes
+
+
+def _find_fault(sample: TurnSample, parsed: ParsedReply) -> str | None:
+    """Return why a reply breaks the chain of steps, or None if it does not.
+
+    The reasons are `invalid_call`, `repeated_call`, `ungrounded_argument` and `ungrounded_number`.
     """
-    parsed = parse_reply(text, sample.tools)
-    instructions = row.get("instructions")
-    measures = [measure_of(instruction) for instruction in instructions or USUAL_INSTRUCTIONS]
-    last_request = (
-        sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
-    )
-    context = EvaluationContext([*last_request, message_of(text, sample.tools)], sample.tools)
-    due: list[tuple[str, bool | None]] = (
-        [] if instructions else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
-    )
-    return [*due, *((measure.name, measure.take(context).passed) for measure in measures)]
-
-
-def _incoherent(sample: TurnSample, parsed: ParsedReply) -> str | None:
-    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`,
-    `ungrounded_number`; `None`: nothing.
-    """
-    before = " ".join(text for message in sample.prompt for text in list_texts(message))
     if parsed.invalid:
         return "invalid_call"
-    done = [call for message in sample.prompt for call in expected_calls(message)]
     schemas = list_parameter_schemas(sample.tools)
-    new = [
-        call
-        for call in parsed.calls
-        if not any(same_call(call, due, schemas) for due in sample.calls)
-    ]
-    if any(same_call(call, other, schemas) for call in new for other in done):
-        return "repeated_call"
-    known = plain(before)
-    due_values = {str(value) for call in sample.calls for value in _values(call.arguments)}
+    earlier_calls = [call for message in sample.prompt for call in expected_calls(message)]
     for call in parsed.calls:
-        if any(
-            value not in due_values and plain(value) not in known
-            for value in map(str, _values(call.arguments))
-        ):
-            return "ungrounded_argument"
-    return (
-        "ungrounded_number"
-        if not parsed.is_call and values([parsed.text]) - values([before, sample.text])
-        else None
-    )
+        is_due = any(same_call(call, due, schemas) for due in sample.calls)
+        if not is_due and any(same_call(call, earlier, schemas) for earlier in earlier_calls):
+            return "repeated_call"
+    earlier_text = " ".join(text for message in sample.prompt for text in list_texts(message))
+    earlier_words = plain(earlier_text)
+    due_values = {str(value) for call in sample.calls for value in _list_values(call.arguments)}
+    for call in parsed.calls:
+        for value in map(str, _list_values(call.arguments)):
+            if value not in due_values and plain(value) not in earlier_words:
+                return "ungrounded_argument"
+    if not parsed.is_call and values([parsed.text]) - values([earlier_text, sample.text]):
+        return "ungrounded_number"
+    return None
 
 
-def _values(arguments: object) -> list[object]:
-    """The texts and numbers in a call's arguments."""
-    if isinstance(arguments, dict | list):
-        return [
-            value
-            for argument in (arguments.values() if isinstance(arguments, dict) else arguments)
-            for value in _values(argument)
-        ]
-    return (
-        [arguments]
-        if isinstance(arguments, str | int | float) and not isinstance(arguments, bool)
-        else []
-    )
+def _list_values(arguments: object) -> list[str | int | float]:
+    """Return the texts and numbers in the arguments of a call."""
+    if isinstance(arguments, dict):
+        arguments = list(arguments.values())
+    if isinstance(arguments, list):
+        return [value for argument in arguments for value in _list_values(argument)]
+    if isinstance(arguments, str | int | float) and not isinstance(arguments, bool):
+        return [arguments]
+    return []
 
 
-def _f1(one: str, other: str) -> float:
-    """F1 of the words that two texts have in common; 1 where both have none."""
-    left, right = Counter(plain(one).split()), Counter(plain(other).split())
+def _compute_f1(left_text: str, right_text: str) -> float:
+    """Return the F1 of the words of two texts; 1 if both texts have no words."""
+    left, right = Counter(plain(left_text).split()), Counter(plain(right_text).split())
     if not left or not right:
         return float(left == right)
-    common = sum((left & right).values())
-    return 2 * common / (left.total() + right.total())
+    return 2 * (left & right).total() / (left.total() + right.total())
 
 
-def _text(reply: object) -> str:
-    """What a function said, as the text that `families.parse_reply` reads."""
+def _write_reply(reply: object) -> str:
+    """Return the reply of a function as text that `parse_reply` reads."""
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, Mapping):
         raise ArgumentError(
-            f"The model gave a {type(reply).__name__}: it must give a text or an assistant's "
-            f"message."
+            f"The model returned a {type(reply).__name__}: return a text or a message of the "
+            f"assistant."
         )
-    calls = [
-        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-        for call in expected_calls(cast(Message, dict(reply)))
-    ]
-    return "\n".join(
-        [reply.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in calls)]
-    ).strip()
+    parts = [reply.get("content") or ""]
+    for call in expected_calls(cast(Message, dict(reply))):
+        written = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        parts.append(f"<tool_call>{written}</tool_call>")
+    return "\n".join(parts).strip()
 
 
-class _SampleRow(DatasetRow, total=False):
-    """A sample as a row, with what the agent was told."""
-
-    instructions: object
-
-
-def _row(sample: Mapping[str, object], cap: str, number: int) -> _SampleRow:
+def _make_row(sample: Mapping[str, object], cap: str, number: int) -> SampleRow:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(
-            f"Sample {number} of {cap} has no messages: give each as a conversation, with its "
-            f"tools."
+            f"Sample {number} of {cap} has no messages: give each sample as a conversation with "
+            f"its tools."
         )
-    name = str(sample.get("row_id") or f"{cap}-{number}")
-    question = next(
-        (message.get("content") for message in messages if message.get("role") == "user"), name
-    )
+    row_id = str(sample.get("row_id") or f"{cap}-{number}")
+    requests = [message.get("content") for message in messages if message.get("role") == "user"]
+    request = requests[0] if requests else row_id
     return {
-        "row_id": name,
-        "session_id": str(sample.get("session_id") or name),
-        "task_key": str(sample.get("task_key") or f"text:{hash_json(question)[:16]}"),
+        "row_id": row_id,
+        "session_id": str(sample.get("session_id") or row_id),
+        "task_key": str(sample.get("task_key") or f"text:{hash_json(request)[:16]}"),
         "split": "test",
         "messages": messages,
         "tools": cast("list[Tool]", sample.get("tools") or []),
-        "instructions": sample.get("instructions"),
+        "instructions": cast("Sequence[object] | None", sample.get("instructions")),
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(numbers: Sequence[float]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
 
 
-def _shown(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "   –" if value is None else f"{value:.2f}"

@@ -1,5 +1,6 @@
-"""`CoresetSelector`: the choice of training rows as an object, for samples that need no row ids
-(SAGE's names and defaults).
+"""`CoresetSelector`: the selection of a coreset from samples in memory, with the names of SAGE.
+
+The strategies belong to `selection`.
 """
 
 import warnings
@@ -10,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from agent_pipeline.compat.models import MAX_LENGTH, answering_of
+from agent_pipeline.compat.models import MAX_LENGTH, load_answerer
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import compute_sft_losses
 from agent_pipeline.errors import DataError
@@ -24,15 +25,23 @@ from agent_pipeline.sessions.session import hash_json
 
 Sample: TypeAlias = DatasetRow
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
-"""Gives each sample's loss in order; `None` where it has none."""
+"""A function that returns the loss of each sample, in order; None if a sample has no loss."""
 
 
 @dataclass
 class CoresetSelector:
-    """Chooses samples: dicts with `messages` and, maybe, `tools` and `row_id`.
+    """A selector of samples.
+
+    A sample has `messages`, and may have `tools` and `row_id`.
+
+    Attributes:
+        strategy: The strategy.
+        target_size: The number of samples to select.
+        loss_ratio: The share of samples that `hybrid` selects by their loss.
+        seed: The seed of the strategy.
 
     Raises:
-        SettingsError: the strategy does not exist, or a number cannot work.
+        SettingsError: The strategy does not exist, or a number is out of range.
     """
 
     strategy: str = "hybrid"
@@ -49,91 +58,93 @@ class CoresetSelector:
         )
 
     def select(self, samples: Sequence[Sample], model: object = None) -> list[Sample]:
-        """The chosen samples, in the order given. `model` as for `compute_losses`. Warns
-        (`UserWarning`) of a strategy that picks noise.
+        """Return the selected samples, in their order.
+
+        A `UserWarning` tells if the strategy tends to select noise.
+
+        Args:
+            samples: The samples.
+            model: The model for strategies that need losses; see `compute_losses`.
 
         Raises:
-            DataError: the strategy needs a model and there is none.
+            DataError: The strategy needs a model, and `model` is not a model.
         """
-        rows, strategy = _with_ids(samples), load_strategy(self.strategy)
-        has_to_choose = len(rows) > self.target_size
-        if strategy.warning and has_to_choose:
-            warnings.warn(
-                f"The coreset strategy '{self.strategy}': {strategy.warning}.", stacklevel=2
-            )
+        rows, strategy = _add_row_ids(samples), load_strategy(self.strategy)
         losses = None
-        if strategy.needs_losses and has_to_choose:
-            losses = dict(
-                zip(
-                    (row["row_id"] for row in rows),
-                    self.compute_losses(samples, model),
-                    strict=True,
-                )
-            )
+        if len(rows) > self.target_size:
+            if strategy.warning:
+                message = f"The coreset strategy '{self.strategy}': {strategy.warning}."
+                warnings.warn(message, stacklevel=2)
+            if strategy.needs_losses:
+                row_ids = [row["row_id"] for row in rows]
+                losses = dict(zip(row_ids, self.compute_losses(samples, model), strict=True))
         index = select(Candidates.of(lambda: rows), self._options, losses).index
-        chosen = set(index.filter(index["chosen"])["row_id"].to_pylist())
+        selected = set(index.filter(index["chosen"])["row_id"].to_pylist())
         return [
-            sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen
+            sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in selected
         ]
 
     def compute_losses(self, samples: Sequence[Sample], model: object) -> list[float | None]:
-        """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None`
-        where it has no such token.
+        """Return the mean loss of each sample over its trained tokens, in nats.
 
-        `model`: a model of transformers in memory, the name or path of one, or a function from
-        samples to losses (`LossModel`).
+        Args:
+            samples: The samples.
+            model: A model of transformers in memory, its name or path, or a `LossModel`.
+
+        Returns:
+            The losses, in order. A sample without trained tokens has the loss None.
 
         Raises:
-            DataError: `model` is none of these, or gives another number of losses.
-            ModelError: it cannot be loaded.
+            DataError: `model` is not a model, or returns a wrong number of losses.
+            ModelError: The model cannot be loaded.
         """
-        if (answering := answering_of(model)) is not None:
+        answerer = load_answerer(model)
+        if answerer is not None:
             rows: list[Sample] = [
-                {"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)
+                {"tools": [], "session_id": row["row_id"], **row} for row in _add_row_ids(samples)
             ]
-            return [
-                loss.loss
-                for loss in compute_sft_losses(
-                    answering.model, answering.renderer, rows, MAX_LENGTH
-                )
-            ]
+            row_losses = compute_sft_losses(answerer.model, answerer.renderer, rows, MAX_LENGTH)
+            return [row_loss.loss for row_loss in row_losses]
         if not callable(model):
             raise DataError(
-                f"The coreset strategy '{self.strategy}' needs a model that gives each sample's "
-                f"loss: pass model, a model of transformers, "
-                "its name, or a function from samples to losses, or choose 'diversity' or 'random'."
+                f"The coreset strategy '{self.strategy}' needs the loss of each sample: pass a "
+                f"model of transformers, its name, or a function from samples to losses, or choose "
+                f"'diversity' or 'random'."
             )
         losses = list(model(list(samples)))
         if len(losses) != len(samples):
             raise DataError(
-                f"The model gave {len(losses)} losses for {len(samples)} samples: give one for "
-                f"each, None where there is none."
+                f"The model returned {len(losses)} losses for {len(samples)} samples: return one "
+                f"loss per sample, or None for a sample without a loss."
             )
         return losses
 
     def compute_diversity(self, samples: Sequence[Sample]) -> np.ndarray:
-        """(n,) float32, 0 to about 1: how unlike its five nearest samples each one is (one minus
-        the mean cosine similarity).
+        """Return how different each sample is from its five nearest samples.
+
+        Returns:
+            One minus the mean cosine similarity, from 0 to about 1, of shape (n,) and type float32.
         """
-        # In the order of ids, so that a sample's score does not depend on where it stands.
-        order = np.argsort([row["row_id"] for row in _with_ids(samples)], kind="stable")
-        scores = np.empty(len(samples), dtype=np.float32)
+        # The samples are sorted by id, so that the order of the samples changes nothing.
+        order = np.argsort([row["row_id"] for row in _add_row_ids(samples)], kind="stable")
         texts = [format_conversation(samples[index]["messages"]) for index in order]
+        scores = np.empty(len(samples), dtype=np.float32)
         scores[order] = 1 - measure_neighbourhood(embed(texts, self.seed), self.seed)
         return scores
 
 
-def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples as rows: with their own `row_id`, else the hash of their content and how many like it
-    came before.
+def _add_row_ids(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples with a `row_id`.
+
+    A sample without a `row_id` gets the hash of its content, and how many equal samples precede it.
     """
-    seen: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     rows: list[Sample] = []
     for sample in samples:
         row_id = str(sample.get("row_id") or "")
         if not row_id:
             content = hash_json([sample["messages"], sample.get("tools") or []])
-            row_id = f"{content}-{seen[content]:06d}"
-            seen[content] += 1
+            row_id = f"{content}-{occurrences[content]:06d}"
+            occurrences[content] += 1
         rows.append({**sample, "row_id": row_id})
     return rows

@@ -1,5 +1,6 @@
-"""The ways to train an agent that are compared with one another (SAGE's names), each as a
-configuration that does what it says.
+"""Training methods to compare, with the names of SAGE.
+
+The settings of the methods belong to `config.methods`, and the comparison to `method_comparison`.
 """
 
 from collections import Counter
@@ -8,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compat.examples import counted
+from agent_pipeline.compat.examples import format_counts
 from agent_pipeline.compat.sage.agent import AgentSFTConfig
 from agent_pipeline.compat.sage.trajectories.conversion import (
     TrajectoryFilter,
     TrajectoryToSFTConverter,
 )
-from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, load_trajectories
-from agent_pipeline.compat.samples import rows_only
+from agent_pipeline.compat.sage.trajectories.trajectory import AgentTrajectory, load_trajectories
+from agent_pipeline.compat.samples import read_conversations
 from agent_pipeline.compute.params import common_values, on_this_machine
 from agent_pipeline.config.assets import ComparisonConfig
 from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
@@ -30,12 +31,13 @@ from agent_pipeline.progress import Progress, silent
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One way to train. `config` makes the training of it; what is not said here is as in
-    `AgentSFTConfig`.
+    """A training method. Options that it does not have are those of `AgentSFTConfig`.
 
-    `use_trajectory_collection`: trains on runs of an agent (FireAct), those that
-    `trajectory_filter` lets through. `use_multi_task`: trains on several tasks' data in the shares
-    of `task_weights` (AgentTuning); without weights all count alike.
+    Attributes:
+        use_trajectory_collection: Whether the method trains on runs of an agent (FireAct).
+        use_multi_task: Whether the method trains on the data of several tasks (AgentTuning).
+        task_weights: The share of each task; without weights, all tasks have the same share.
+        trajectory_filter: Which runs are trained on.
     """
 
     name: str
@@ -53,36 +55,39 @@ class MethodConfig:
     trajectory_filter: TrajectoryFilter = field(default_factory=TrajectoryFilter)
 
     def config(self, base_model: str, train_data: object, **options: object) -> AgentSFTConfig:
-        """The configuration of a training by this method; `options` are fields of `AgentSFTConfig`,
-        and beat the method's own.
+        """Return the options of a training run by this method.
 
-        `train_data` is whatever `AgentSFTConfig` takes; for trajectories, `AgentTrajectory` objects
-        or a file of them; for several tasks, a mapping from a task's name to its data. Raises
-        ArgumentError, DataError for other data; SettingsError.
+        Args:
+            base_model: The base model.
+            train_data: Data that `AgentSFTConfig` accepts. With `use_trajectory_collection`:
+                `AgentTrajectory` objects, or a file of them. With `use_multi_task`: a mapping from
+                the name of a task to its data.
+            **options: Fields of `AgentSFTConfig`, which override those of the method.
+
+        Raises:
+            ArgumentError: The data has another form.
+            DataError: The data cannot be trained on.
+            SettingsError: An option is invalid.
         """
         if self.use_trajectory_collection:
-            train_data = self._of_trajectories(train_data)
+            train_data = self._convert_runs(train_data)
         elif self.use_multi_task:
-            train_data = self._of_tasks(train_data)
-        own_options: dict[str, Any] = {
-            name: value
-            for name, value in vars(self).items()
-            if name in AgentSFTConfig.__dataclass_fields__
-        }
-        own_options |= {
+            train_data = self._mix_tasks(train_data)
+        method_options: dict[str, Any] = {
             "use_coreset_selection": self.use_coreset,
+            "coreset_strategy": self.coreset_strategy,
+            "coreset_target_size": self.coreset_target_size,
             "use_online_continual": self.use_continual,
+            "use_dora": self.use_dora,
+            "use_lora_plus": self.use_lora_plus,
+            "lora_plus_lr_ratio": self.lora_plus_lr_ratio,
         }
-        return AgentSFTConfig(base_model, train_data, **(own_options | options))
+        return AgentSFTConfig(base_model, train_data, **(method_options | options))
 
-    def _of_trajectories(self, data: Any) -> list[dict[str, Any]]:
-        runs = (
-            load_trajectories(data)
-            if isinstance(data, str | Path)
-            else list(data)
-            if isinstance(data, Iterable)
-            else [data]
-        )
+    def _convert_runs(self, data: Any) -> list[dict[str, Any]]:
+        if isinstance(data, str | Path):
+            data = load_trajectories(data)
+        runs = list(data) if isinstance(data, Iterable) else [data]
         if not all(isinstance(run, AgentTrajectory) for run in runs):
             raise ArgumentError(
                 f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of "
@@ -92,78 +97,86 @@ class MethodConfig:
         rows = converter.convert(self.trajectory_filter.filter(runs))
         if not rows:
             dropped = Counter(self.trajectory_filter.get_stats(runs)["dropped"]) + converter.counts
-            reasons = counted(dropped, "trajectories") or "there are none"
+            reasons = format_counts(dropped, "trajectories") or "there are none"
             raise DataError(
                 f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs "
                 f"that succeed."
             )
         return rows
 
-    def _of_tasks(self, data: object) -> list[dict[str, object]]:
+    def _mix_tasks(self, data: object) -> list[dict[str, Any]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
-                f"{self.name} trains on several tasks: give a mapping from each task's name to its "
-                f"data."
+                f"{self.name} trains on several tasks: give a mapping from the name of each task "
+                f"to its data."
             )
-        rows = {str(task): rows_only(value)[0] for task, value in data.items()}
-        mixer = MultiTaskMixer(
-            MixerConfig(self.task_weights, "weighted" if self.task_weights else "balanced")
+        rows = {str(task): read_conversations(task_data).rows for task, task_data in data.items()}
+        mixer_config = MixerConfig(
+            self.task_weights, "weighted" if self.task_weights else "balanced"
         )
+        samples = MultiTaskMixer(mixer_config).mix(rows)
         return [
             sample.data | {"row_id": f"{sample.task_type}/{sample.data['row_id']}"}
-            for sample in mixer.mix(rows)
+            for sample in samples
         ]
 
 
-def _config(method_id: str, method: MethodSettings) -> MethodConfig:
-    """The switches that a method's settings turn on. That data are trajectories is not a setting:
-    in the graph they always are.
+def _make_method(method_id: str, settings: MethodSettings) -> MethodConfig:
+    """Return a method with the switches that its settings turn on.
+
+    No setting tells that data are runs of an agent: in the graph, all data are.
     """
-    coreset, adapter = (method.assets[asset] for asset in ("sft_coreset", "sft_adapter"))
+    coreset, adapter = settings.assets["sft_coreset"], settings.assets["sft_adapter"]
     return MethodConfig(
-        method.name,
-        method.description,
+        settings.name,
+        settings.description,
         use_coreset="strategy" in coreset,
         coreset_strategy=coreset.get("strategy", "hybrid"),
         use_continual=adapter["replay_ratio"] > 0,
         use_dora=adapter["use_dora"],
         use_lora_plus=adapter["use_lora_plus"],
         use_trajectory_collection=method_id == "E_fireact",
-        use_multi_task=method.mix,
+        use_multi_task=settings.mix,
     )
 
 
 class MethodRegistry:
-    """The methods by their ids."""
+    """The training methods by their ids."""
 
     @staticmethod
     def get_all_methods() -> dict[str, MethodConfig]:
-        """Every method, in the order of the ids."""
-        return {method_id: _config(method_id, method) for method_id, method in METHODS.items()}
+        """Return all methods, sorted by id."""
+        return {method_id: _make_method(method_id, METHODS[method_id]) for method_id in METHODS}
 
     @staticmethod
     def get_quick_methods() -> dict[str, MethodConfig]:
-        """A few that say most: nothing special, a coreset, a coreset with replay."""
-        return {method_id: _config(method_id, METHODS[method_id]) for method_id in QUICK}
+        """Return the baseline, a coreset, and a coreset with replay."""
+        return {method_id: _make_method(method_id, METHODS[method_id]) for method_id in QUICK}
 
     @staticmethod
     def compare(
         partition: str, *methods: str, progress: Progress = silent, **options: object
     ) -> dict[str, Any]:
-        """Train a partition's model by these methods and measure all; the report of
-        `method_comparison.results.compared`.
+        """Train the model of a partition by some methods, and return the report.
 
-        As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`,
-        `coreset_size`, `split`, `settings`). Raises SettingsError, DataError.
+        The asset `method_comparison` does the same in the graph.
+
+        Args:
+            partition: The partition.
+            *methods: The ids of the methods; by default those of the settings.
+            progress: The progress to report to.
+            **options: Settings of the asset: `seeds`, `coreset_size`, `split` and `settings`.
+
+        Raises:
+            SettingsError: An option is invalid.
+            DataError: The data cannot be trained on.
         """
         from agent_pipeline.method_comparison.task import compare_methods
 
         settings, key = load_settings(), parse_key(partition)
-        given_options = options | ({"methods": list(methods)} if methods else {})
-        plan = comparison(
-            settings, key, resolve(settings, ComparisonConfig, key, given_options).options
-        )
-        report: dict[str, Any] = compare_methods.run(
-            on_this_machine(common_values(settings, key) | plan), progress
-        )["report"]
+        if methods:
+            options["methods"] = list(methods)
+        resolved = resolve(settings, ComparisonConfig, key, options).options
+        params = common_values(settings, key) | comparison(settings, key, resolved)
+        report: dict[str, Any] = compare_methods.run(on_this_machine(params), progress)["report"]
         return report

@@ -1,15 +1,16 @@
-"""Learning from preferences and rewards: one configuration, as TRL's own for each algorithm that it
-holds stable.
+"""Training from preferences and rewards: one configuration for several algorithms.
 
-| `algorithm` | trainer | learns from |
+| algorithm | trainer | columns of the data |
 |---|---|---|
-| `dpo` | that of `dpo_adapter`: TRL's loss, the assistant's tokens alone | `prompt`, `chosen`, `rejected`: the table `preference_dataset` |
-| `kto` | that of `kto_adapter` | `prompt`, `completion`, `label`: the table `kto_dataset` |
-| `grpo` | that of `grpo_adapter` | conversations (`messages`): a world named as `reward_model`, else the logged turns |
-| `grpo`, `rloo` | `GRPOTrainer`, `RLOOTrainer` | `prompt`, and a reward of what the model answers |
-| `ppo` | `GRPOTrainer` | the same; `PPO` says what that is and isn't |
+| `dpo` | that of `dpo_adapter` | `prompt`, `chosen`, `rejected`, as in `preference_dataset` |
+| `kto` | that of `kto_adapter` | `prompt`, `completion`, `label`, as in `kto_dataset` |
+| `grpo` | that of `grpo_adapter` | `messages` |
+| `grpo`, `rloo` | TRL's trainers | `prompt` |
+| `ppo` | TRL's GRPO trainer | `prompt` |
 
-`dpo` and `kto` on plain texts, which have no turns, take TRL's own trainers.
+With `messages`, the reward is a world (`reward_model`) or the logged turns. With `prompt`, the
+reward judges the model's answers. If `dpo` and `kto` get texts instead of chats, they use TRL's
+trainers.
 """
 
 import sys
@@ -18,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from agent_pipeline.compat.models import base_model
+from agent_pipeline.compat.models import find_base_model
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
@@ -35,93 +36,100 @@ if TYPE_CHECKING:
 
 Algorithm = Literal["ppo", "dpo", "kto", "grpo", "rloo"]
 Reward = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
-"""What TRL takes as `reward_funcs`: a reward model's name or path, a function of completions, or
-several.
-"""
+"""The `reward_funcs` of TRL: the name of a reward model, a function of completions, or several."""
+Row: TypeAlias = DatasetRow
+Options = dict[str, Any]
 
-PPO = (
-    "The installed TRL has no PPO trainer, so algorithm='ppo' becomes its GRPO: PPO's clipped "
-    "surrogate, several steps a batch, with the "
-    "mean reward of a group of answers as the baseline; there is no value model, and no per-step "
-    "advantage for gamma to discount."
+PPO_WARNING = (
+    "TRL has no PPO trainer, so algorithm='ppo' uses GRPO. GRPO has the clipped loss of PPO, but "
+    "no value model. Its baseline is the mean reward of a group of answers. The option gamma has "
+    "no effect."
 )
+DEFAULT_GAMMA = 0.99
+PPO_OPTIONS: dict[str, Any] = {"num_iterations": 4, "loss_type": "bnpo"}
 
-USUAL_GAMMA = 0.99
-PPO_EPOCHS = 4
-
-_TRAINERS = {"ppo": "GRPO", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO", "rloo": "RLOO"}
-_REWARDED = ("ppo", "grpo", "rloo")
+TRL_NAMES = {"ppo": "GRPO", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO", "rloo": "RLOO"}
+REWARDED = ("ppo", "grpo", "rloo")
 
 
 @dataclass(frozen=True)
 class RLTrainingConfig:
-    """How a model learns from preferences or rewards.
+    """Options of training from preferences or rewards.
 
-    `kl_coef` holds the model near the one that it was (TRL's `beta`). `reward_model` judges what
-    the model answers; `dpo` and `kto` have none: their judgments are in the data. `gamma` discounts
-    the rewards of later steps; every algorithm here has one reward an answer, so it changes nothing
-    at its default or 1, and another value is refused.
+    Attributes:
+        algorithm: The algorithm.
+        reward_model: The reward of an answer. `dpo` and `kto` have no reward.
+        kl_coef: How strongly the model is held near the model before training (TRL's `beta`).
+        gamma: The discount of rewards. Each answer has one reward, so nothing is discounted, and
+            only the default and 1 are accepted.
 
-    Raises ArgumentError (a ValueError).
+    Raises:
+        ArgumentError: An option is invalid. It is a ValueError.
     """
 
     algorithm: Algorithm = "ppo"
     reward_model: Reward | None = None
     kl_coef: float = 0.1
-    gamma: float = USUAL_GAMMA
+    gamma: float = DEFAULT_GAMMA
 
     def __post_init__(self) -> None:
-        if self.algorithm not in get_args(Algorithm):
+        algorithms = get_args(Algorithm)
+        if self.algorithm not in algorithms:
             raise ArgumentError(
-                f"There is no algorithm {self.algorithm!r}: choose one of "
-                f"{', '.join(get_args(Algorithm))}."
+                f"The algorithm {self.algorithm!r} does not exist: choose one of "
+                f"{', '.join(algorithms)}."
             )
         if not 0 <= self.kl_coef < float("inf"):
-            raise ArgumentError(f"The kl_coef is {self.kl_coef}: give a number of 0 or more.")
-        if self.algorithm in ("dpo", "kto"):
-            if self.kl_coef == 0:
-                raise ArgumentError(
-                    f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number "
-                    f"above 0."
-                )
-            if self.reward_model is not None:
-                raise ArgumentError(
-                    f"{self.algorithm} learns from judgments in its data and asks no reward_model: "
-                    f"leave it out."
-                )
-        if self.gamma not in (USUAL_GAMMA, 1):
+            raise ArgumentError(f"The kl_coef is {self.kl_coef}: set it to 0 or more.")
+        if self.algorithm not in REWARDED and self.kl_coef == 0:
             raise ArgumentError(
-                f"The gamma is {self.gamma}: discounting needs a reward for each step, and "
-                f"{self.algorithm} has one an answer; set it to 1."
+                f"The kl_coef is 0, so {self.algorithm} would learn nothing: set it to more than 0."
+            )
+        if self.algorithm not in REWARDED and self.reward_model is not None:
+            raise ArgumentError(
+                f"{self.algorithm} learns from judgments in its data and needs no reward_model: "
+                f"leave it out."
+            )
+        if self.gamma not in (DEFAULT_GAMMA, 1):
+            raise ArgumentError(
+                f"The gamma is {self.gamma}: {self.algorithm} has one reward per answer and cannot "
+                f"discount rewards, so set it to 1."
             )
 
     @property
     def trainer_class(self) -> Any:
+        """The trainer of TRL."""
         import trl
 
-        return getattr(trl, f"{_TRAINERS[self.algorithm]}Trainer")
+        return getattr(trl, f"{TRL_NAMES[self.algorithm]}Trainer")
 
     def to_trl_config(
         self, output_dir: str = "./rl_output", **options: object
     ) -> "TrainingArguments":
-        """TRL's configuration; `options` are its own fields. bfloat16 only where the device has
-        units for it.
+        """Return the configuration of TRL.
 
-        Warns (`PPO`) that `ppo` is not a whole PPO. Raises ArgumentError where a reward is needed
-        and there is none.
+        The configuration uses bfloat16 only if the device supports it. For `ppo`, a warning
+        explains how GRPO differs from PPO.
+
+        Args:
+            output_dir: The directory of the model.
+            **options: Options of TRL.
+
+        Raises:
+            ArgumentError: The algorithm needs a reward, and there is none.
         """
         import trl
 
-        if self.algorithm in _REWARDED and self.reward_model is None:
+        if self.algorithm in REWARDED and self.reward_model is None:
             raise ArgumentError(
-                f"{self.algorithm} needs a reward_model: give a model's name, or a function of "
-                f"completions."
+                f"{self.algorithm} needs a reward_model: give the name of a model, or a function "
+                f"of completions."
             )
         if self.algorithm == "ppo":
-            warnings.warn(PPO, stacklevel=2)
-            options = {"num_iterations": PPO_EPOCHS, "loss_type": "bnpo", **options}
+            warnings.warn(PPO_WARNING, stacklevel=2)
+            options = PPO_OPTIONS | options
         device = probe_device()
-        fixed = {
+        defaults = {
             "output_dir": output_dir,
             "beta": self.kl_coef,
             "bf16": device.bf16,
@@ -129,31 +137,40 @@ class RLTrainingConfig:
             "dataloader_pin_memory": device.name != "cpu",
             "report_to": "none",
         }
-        return getattr(trl, f"{_TRAINERS[self.algorithm]}Config")(**(fixed | options))
+        return getattr(trl, f"{TRL_NAMES[self.algorithm]}Config")(**(defaults | options))
 
     def trainer(
         self,
-        model: Any,
+        model: object,
         train_dataset: Any,
-        tokenizer: Any,
+        tokenizer: object,
         output_dir: str = "./rl_output",
-        **options: Any,
+        **options: object,
     ) -> Any:
-        """The trainer over a model (or its name) and a data set of the columns that the algorithm
-        learns from.
+        """Return the trainer of a model.
 
-        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as
-        it is now as the reference; `grpo` takes conversations as `grpo_adapter` does, and then
-        `options` are that asset's.
+        The model before training is the reference.
 
-        Raises as above, and DataError where no row can be trained on.
+        Args:
+            model: The model, or its name.
+            train_dataset: Data with the columns of the algorithm.
+            tokenizer: The tokenizer.
+            output_dir: The directory of the model.
+            **options: Options of TRL; for `grpo` on conversations, settings of `grpo_adapter`.
+
+        Raises:
+            ArgumentError: The algorithm needs a reward, and there is none.
+            DataError: No row can be trained on.
         """
-        first: Mapping[str, Any] = next(iter(train_dataset), {})
-        if self.algorithm == "grpo" and "messages" in first:
-            return self._played(model, judged_rows(train_dataset), tokenizer, output_dir, options)
-        if self.algorithm in ("dpo", "kto") and not isinstance(first.get("prompt"), str):
-            return self._judged(model, judged_rows(train_dataset), tokenizer, output_dir, options)
-        rewards = {"reward_funcs": self.reward_model} if self.algorithm in _REWARDED else {}
+        first_row: Mapping[str, object] = next(iter(train_dataset), {})
+        if self.algorithm == "grpo" and "messages" in first_row:
+            rows = add_row_defaults(train_dataset)
+            return self._build_grpo_trainer(model, rows, tokenizer, output_dir, options)
+        is_text = isinstance(first_row.get("prompt"), str)
+        if self.algorithm not in REWARDED and not is_text:
+            rows = add_row_defaults(train_dataset)
+            return self._build_preference_trainer(model, rows, tokenizer, output_dir, options)
+        rewards = {"reward_funcs": self.reward_model} if self.algorithm in REWARDED else {}
         return self.trainer_class(
             model=model,
             args=self.to_trl_config(output_dir, **options),
@@ -162,59 +179,43 @@ class RLTrainingConfig:
             **rewards,
         )
 
-    def _judged(
-        self,
-        model: object,
-        rows: list[DatasetRow],
-        tokenizer: object,
-        output_dir: str,
-        options: dict[str, object],
+    def _build_preference_trainer(
+        self, model: object, rows: list[Row], tokenizer: object, output_dir: str, options: Options
     ) -> Any:
+        """Return the trainer of the steps `dpo` and `kto`, with options of TRL."""
         from agent_pipeline.training.preference_examples import set_reference
         from agent_pipeline.training.preference_steps import METHODS
         from agent_pipeline.training.trainers.preferences import (
             Dpo,
             Kto,
+            Objective,
             build_preference_trainer,
         )
 
-        arguments: Any = self.to_trl_config(
-            output_dir, **({"gradient_accumulation_steps": 1} | options)
-        )
+        options = {"gradient_accumulation_steps": 1} | options
+        arguments: Any = self.to_trl_config(output_dir, **options)
         renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
-        encoded = METHODS[self.algorithm].encode(
-            renderer, rows, arguments.max_length or sys.maxsize, silent
-        )
+        encode = METHODS[self.algorithm].encode
+        encoded = encode(renderer, rows, arguments.max_length or sys.maxsize, silent)
         if not encoded.rows:
             raise DataError(
                 f"None of {len(rows)} rows can be trained on. {encoded.first_dropped}".rstrip()
             )
-        if isinstance(model, str):
-            model = load_model(base_model(model), probe_device())
-        anchor = dict(
-            zip(
-                getattr(arguments, "loss_type", ()),
-                getattr(arguments, "loss_weights", None) or repeat(1.0),
-                strict=False,
-            )
-        )
-        objective = (
-            Dpo(self.kl_coef, anchor.get("sft", 0.0))
-            if self.algorithm == "dpo"
-            else Kto(self.kl_coef)
-        )
-        return build_preference_trainer(
-            model, set_reference(model, encoded.rows), objective, arguments, silent
-        )
+        objective: Objective
+        if self.algorithm == "dpo":
+            weights = getattr(arguments, "loss_weights", None) or repeat(1.0)
+            loss_weights = dict(zip(getattr(arguments, "loss_type", ()), weights, strict=False))
+            objective = Dpo(self.kl_coef, loss_weights.get("sft", 0.0))
+        else:
+            objective = Kto(self.kl_coef)
+        model = _load_named_model(model)
+        examples = set_reference(model, encoded.rows)
+        return build_preference_trainer(model, examples, objective, arguments, silent)
 
-    def _played(
-        self,
-        model: Any,
-        rows: list[DatasetRow],
-        tokenizer: Any,
-        output_dir: str,
-        options: dict[str, Any],
+    def _build_grpo_trainer(
+        self, model: object, rows: list[Row], tokenizer: object, output_dir: str, options: Options
     ) -> Any:
+        """Return the trainer of the step `grpo`, with settings of `grpo_adapter`."""
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.config import fill_size_defaults
         from agent_pipeline.training.on_policy_steps import build_trainer_over_epochs
@@ -226,46 +227,43 @@ class RLTrainingConfig:
 
         if self.reward_model is not None and not isinstance(self.reward_model, str):
             raise ArgumentError(
-                "grpo on conversations is rewarded by a world or by the logged turns: name the "
-                "world as package.module:Class."
+                "The reward of grpo on conversations is a world, or the logged turns: set "
+                "reward_model to a world as package.module:Class, or leave it out."
             )
-        ours = {GrpoTraining.other_names.get(name, name): value for name, value in options.items()}
-        device, config = probe_device(), GrpoTraining(**ours, beta=self.kl_coef)
+        names = GrpoTraining.other_names
+        settings = {names.get(name, name): value for name, value in options.items()}
+        config = GrpoTraining(**settings, beta=self.kl_coef)
         practised = practice(rows, config, self.reward_model or "")
-        if isinstance(model, str):
-            model = load_model(base_model(model), device)
-        config = GrpoTraining(
-            **fill_size_defaults(config.model_dump(), "grpo", model.num_parameters())
-        )
+        loaded_model = _load_named_model(model)
+        filled = fill_size_defaults(config.model_dump(), "grpo", loaded_model.num_parameters())
+        config = GrpoTraining(**filled)
         arguments = make_shared_arguments(
-            config, device, Path(output_dir), 0, config.max_length
-        ) | {"save_strategy": "no"}
-        renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
-        return build_trainer_over_epochs(
-            "grpo",
-            OnPolicySetup(
-                model,
-                renderer,
-                practised.rows,
-                config,
-                arguments,
-                [make_progress_callback(silent)],
-                practised.play,
-            ),
+            config, probe_device(), Path(output_dir), 0, config.max_length
         )
+        setup = OnPolicySetup(
+            model=loaded_model,
+            renderer=ChatRenderer(tokenizer, choose_template(tokenizer)),
+            rows=practised.rows,
+            config=config,
+            arguments=arguments | {"save_strategy": "no"},
+            callbacks=[make_progress_callback(silent)],
+            play=practised.play,
+        )
+        return build_trainer_over_epochs("grpo", setup)
 
 
-def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[DatasetRow]:
-    """Pairs or judged completions of the split `train`, with the names of our tables; a record
-    without a split counts as one of it.
+def _load_named_model(model: Any) -> Any:
+    """Return a model in memory. A name is loaded."""
+    return load_model(find_base_model(model), probe_device()) if isinstance(model, str) else model
+
+
+def add_row_defaults(data: Iterable[Mapping[str, object]]) -> list[Row]:
+    """Return the rows of the split `train`, with ids if they have none.
+
+    A row without a split belongs to `train`.
     """
-    rows = [
-        {
-            **dict.fromkeys(("row_id", "session_id", "task_key"), str(n)),
-            "split": "train",
-            "tools": None,
-            **row,
-        }
-        for n, row in enumerate(data)
-    ]
-    return [cast(DatasetRow, row) for row in rows if row["split"] == "train"]
+    rows: list[Row] = []
+    for index, row in enumerate(data):
+        ids = dict.fromkeys(("row_id", "session_id", "task_key"), str(index))
+        rows.append(cast(Row, {**ids, "split": "train", "tools": None, **row}))
+    return [row for row in rows if row["split"] == "train"]

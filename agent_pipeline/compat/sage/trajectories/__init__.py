@@ -1,6 +1,6 @@
-"""Trajectories (FireAct, Chen et al. 2023): run an agent on tasks, keep what went well, train on
-it.
+"""Runs of an agent: collect them, keep the good runs, and train on them.
 
-`model` is the form and its files, `collecting` runs agents, `endpoint` is an agent of its own,
-`conversion` filters and makes rows.
+The method is FireAct (Chen et al. 2023). `trajectory` has the form of a run and its files,
+`collector` runs agents, `endpoint_agent` is an agent behind an endpoint, and `conversion` filters
+runs and makes training rows.
 """

@@ -1,4 +1,4 @@
-"""Good trajectories as rows that trainers read."""
+"""Filters for runs, and the conversion of good runs to training rows."""
 
 import json
 from collections import Counter
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from agent_pipeline._compat.transformers import render_jinja
-from agent_pipeline.compat.examples import Intake, counted, without_system
-from agent_pipeline.compat.sage.trajectories.collecting import (
+from agent_pipeline.compat.examples import ExampleMaker, drop_system_messages, format_counts
+from agent_pipeline.compat.sage.trajectories.collector import (
     Agent,
     CollectorConfig,
     Judge,
     TrajectoryCollector,
-    why_not,
+    find_unfit_reason,
 )
-from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, session_of
+from agent_pipeline.compat.sage.trajectories.trajectory import AgentTrajectory, make_run_session
 from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.families import write_hermes_template
@@ -28,48 +28,64 @@ Format = Literal["chatml", "chatml_text", "alpaca"]
 
 @dataclass(frozen=True)
 class TrajectoryFilter:
-    """Which trajectories are good enough. An unknown reward or success is not enough."""
+    """A filter for runs. A run whose reward or success is unknown does not pass.
+
+    Attributes:
+        min_reward: The lowest reward.
+        require_success: Whether the run must have succeeded.
+        max_steps: The largest number of steps; None for no limit.
+    """
 
     min_reward: float = 0.5
     require_success: bool = True
     max_steps: int | None = None
 
     def filter(self, trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
-        """The good ones, in their order."""
-        return [trajectory for trajectory in trajectories if self.reason(trajectory) is None]
+        """Return the runs that pass, in order."""
+        return [run for run in trajectories if self.find_reason(run) is None]
 
     def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, Any]:
-        """`total`, `kept`, and `dropped`: how many for which reason, the first that holds."""
-        reasons = Counter(self.reason(trajectory) for trajectory in trajectories)
+        """Return `total`, `kept`, and `dropped`: dropped runs by their first reason."""
+        reasons = Counter(self.find_reason(run) for run in trajectories)
         kept = reasons.pop(None, 0)
         dropped = {reason: reasons[reason] for reason in sorted(filter(None, reasons))}
         return {"total": kept + sum(dropped.values()), "kept": kept, "dropped": dropped}
 
-    def reason(self, trajectory: AgentTrajectory) -> str | None:
-        """Why one is not good enough; `None` where it is."""
-        if reason := why_not(trajectory, self.require_success):
-            return reason
-        if self.max_steps is not None and len(trajectory.steps) > self.max_steps:
+    def find_reason(self, run: AgentTrajectory) -> str | None:
+        """Return why a run does not pass, or None if it passes."""
+        unfit_reason = find_unfit_reason(run, self.require_success)
+        if unfit_reason is not None:
+            return unfit_reason
+        if self.max_steps is not None and len(run.steps) > self.max_steps:
             return "too_many_steps"
-        if trajectory.total_reward is None:
+        if run.total_reward is None:
             return "reward_unknown"
-        # NaN fails too.
-        return None if trajectory.total_reward >= self.min_reward else "reward_below_min"
+        # A reward that is NaN does not pass.
+        return None if run.total_reward >= self.min_reward else "reward_below_min"
 
 
 @dataclass(frozen=True)
 class SFTConversionConfig:
-    """What rows look like. `system_prompt`, where it is given, replaces the trajectory's own.
+    """The form of the rows.
 
-    `chatml`: `messages` and `tools`, which the trainers of this package take. `chatml_text`:
-    `text`, rendered by the template that they train with. `alpaca`: `instruction`, `input`,
-    `output` (and `system`, `tools` where there are some); its output is the run in words, as ReAct
-    writes it. A trainer of such rows also trains on tool results, unless they are left out.
+    | format | columns |
+    |---|---|
+    | `chatml` | `messages` and `tools`, for the trainers of this package |
+    | `chatml_text` | `text`, rendered by the training template |
+    | `alpaca` | `instruction`, `input`, `output`, and `system` and `tools` if the run has them |
 
-    Without `include_observation` the run is one text of the agent's, in every format.
+    The output of `alpaca` is the run as text, in the form of ReAct. A trainer of such rows also
+    trains on the tool results.
+
+    Attributes:
+        format: The format.
+        include_observation: Whether tool results are kept. If not, the run is one text of the agent
+            in every format.
+        system_prompt: A system prompt that replaces that of the run.
+        redaction: What is redacted.
 
     Raises:
-        SettingsError: there is no such format.
+        SettingsError: The format does not exist.
     """
 
     format: Format = "chatml"
@@ -78,45 +94,51 @@ class SFTConversionConfig:
     redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(Format):
+        formats = get_args(Format)
+        if self.format not in formats:
             raise SettingsError(
-                f"There is no trajectory format {self.format!r}: choose one of "
-                f"{', '.join(get_args(Format))}."
+                f"The trajectory format {self.format!r} does not exist: choose one of "
+                f"{', '.join(formats)}.",
+                setting="format",
             )
 
 
 class TrajectoryToSFTConverter:
-    """Trajectories to rows, repaired and redacted as every session is. Each row has `session_id`,
+    """A converter of runs to rows.
+
+    The runs are repaired and redacted like the sessions of the lake. Each row has `session_id`,
     `content_sha256` and `task_key`.
 
-    `counts`, of the last `convert`, says what became of each: `trajectories` = `rows` + the
-    reasons.
+    Attributes:
+        config: The form of the rows.
+        counts: What became of the runs of the last `convert`: `trajectories` = `rows` + the reasons
+            why runs were left out.
     """
 
     def __init__(self, config: SFTConversionConfig | None = None) -> None:
         self.config = config or SFTConversionConfig()
         self.counts: Counter[str] = Counter()
-        self._intake = Intake(self.config.redaction)
+        self._example_maker = ExampleMaker(self.config.redaction)
 
     def convert(self, trajectories: Iterable[AgentTrajectory]) -> list[dict[str, Any]]:
-        """A row for each trajectory that can be one, in their order; the others are counted."""
+        """Return a row for each run that can be a row, in order."""
         self.counts = Counter()
-        rows = []
+        rows: list[dict[str, Any]] = []
         for trajectory in trajectories:
-            row = self._row(trajectory)
+            row = self._make_row(trajectory)
             self.counts["trajectories"] += 1
             self.counts[row if isinstance(row, str) else "rows"] += 1
             if not isinstance(row, str):
                 rows.append(row)
         return rows
 
-    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, object]:
-        """One row.
+    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, Any]:
+        """Return the row of a run.
 
         Raises:
-            DataError: the trajectory can be none; says why.
+            DataError: The run cannot be a row. The message has the reason.
         """
-        row = self._row(trajectory)
+        row = self._make_row(trajectory)
         if isinstance(row, str):
             raise DataError(
                 f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row "
@@ -124,28 +146,29 @@ class TrajectoryToSFTConverter:
             )
         return row
 
-    def _row(self, trajectory: AgentTrajectory) -> dict[str, object] | str:
-        session = session_of(trajectory)
-        if (system := self.config.system_prompt) is not None:
-            prompt: list[Message] = [{"role": "system", "content": system}] if system else []
-            session.messages = [*prompt, *without_system(session.messages)]
-        example = self._intake.take(session)
+    def _make_row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
+        """Return the row of a run, or the reason why the run cannot be a row."""
+        session = make_run_session(trajectory)
+        system_prompt = self.config.system_prompt
+        if system_prompt is not None:
+            session.messages = drop_system_messages(session.messages)
+            if system_prompt:
+                session.messages.insert(0, {"role": "system", "content": system_prompt})
+        example = self._example_maker.make(session)
         if isinstance(example, str):
             return example
-        messages, tools, alpaca = example.messages, session.tools, self.config.format == "alpaca"
-        if alpaca or not self.config.include_observation:
+        messages, tools = example.messages, session.tools
+        if self.config.format == "alpaca" or not self.config.include_observation:
             if sum(message["role"] == "user" for message in messages) != 1:
                 return "not_one_user_message"
-            run = react_text(messages, self.config.include_observation)
-            if alpaca:
-                return _alpaca(messages, tools, run) | example.lineage
-            messages = [
-                *(message for message in messages if message["role"] in ("system", "user")),
-                {"role": "assistant", "content": run},
-            ]
+            run_text = write_react_text(messages, self.config.include_observation)
+            if self.config.format == "alpaca":
+                return _make_alpaca_columns(messages, tools, run_text) | example.lineage
+            messages = [message for message in messages if message["role"] in ("system", "user")]
+            messages.append({"role": "assistant", "content": run_text})
         if self.config.format == "chatml":
             return {"messages": messages, "tools": tools, **example.lineage}
-        return {"text": chatml_text(messages, tools), **example.lineage}
+        return {"text": render_chatml_text(messages, tools), **example.lineage}
 
 
 def collect_and_convert(
@@ -159,75 +182,71 @@ def collect_and_convert(
     judge: Judge | None = None,
     split: TaskSplit | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has
-    the split of its task.
+    """Run an agent on tasks, and return the rows of the good runs, in the order of the tasks.
+
+    Args:
+        agent: The agent.
+        tasks: The tasks.
+        min_reward: The lowest reward of a good run.
+        require_success: Whether a good run must have succeeded.
+        collector: Options of the collection.
+        conversion: The form of the rows.
+        judge: Decides whether a run succeeded.
+        split: A ledger of splits. Each row then has the split of its task.
 
     Raises:
-        DataError: none did; says what became of them.
+        DataError: No run makes a row. The message has the counts.
     """
-    collecting = TrajectoryCollector(
-        agent, collector or CollectorConfig(require_success=require_success), judge
-    )
-    runs = collecting.collect(tasks)
-    chosen, converter = (
-        TrajectoryFilter(min_reward, require_success),
-        TrajectoryToSFTConverter(conversion),
-    )
-    rows = converter.convert(chosen.filter(runs))
+    collector_config = collector or CollectorConfig(require_success=require_success)
+    trajectory_collector = TrajectoryCollector(agent, collector_config, judge)
+    runs = trajectory_collector.collect(tasks)
+    trajectory_filter = TrajectoryFilter(min_reward, require_success)
+    converter = TrajectoryToSFTConverter(conversion)
+    rows = converter.convert(trajectory_filter.filter(runs))
     if not rows:
-        reasons = counted(
-            collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts,
-            "trajectories",
-        )
+        dropped = Counter(trajectory_filter.get_stats(runs)["dropped"])
+        counts = trajectory_collector.counts | dropped | converter.counts
         raise DataError(
-            f"No run of the agent makes a training row ({reasons}): lower min_reward, or give "
-            f"tasks that it can do."
+            f"No run of the agent makes a training row ({format_counts(counts, 'trajectories')}): "
+            f"lower min_reward, or give tasks that the agent can do."
         )
     return rows if split is None else list(add_splits(rows, split))
 
 
-def react_text(messages: list[Message], observations: bool = True) -> str:
-    """What the agent did, as one text: `Thought`, `Action`, `Action Input`, `Observation`, and its
-    last words as `Final Answer`.
+def write_react_text(messages: list[Message], include_observations: bool = True) -> str:
+    """Return what the agent did as text in the form of ReAct.
+
+    The lines begin with `Thought`, `Action`, `Action Input`, `Observation` or `Final Answer`.
     """
     lines: list[str] = []
     for message in messages:
+        content = message["content"]
         if message["role"] == "assistant":
-            calls = message.get("tool_calls") or ()
-            if message["content"]:
-                lines.append(
-                    f"Thought: {message['content']}"
-                    if calls or message is not messages[-1]
-                    else f"Final Answer: {message['content']}"
-                )
+            calls = message.get("tool_calls") or []
+            is_answer = message is messages[-1] and not calls
+            if content:
+                lines.append(f"{'Final Answer' if is_answer else 'Thought'}: {content}")
             for call in calls:
-                lines += [
-                    f"Action: {call['function']['name']}",
-                    f"Action Input: {call['function']['arguments']}",
-                ]
-        elif message["role"] == "tool" and observations:
-            lines.append(f"Observation: {message['content']}")
+                lines.append(f"Action: {call['function']['name']}")
+                lines.append(f"Action Input: {call['function']['arguments']}")
+        elif message["role"] == "tool" and include_observations:
+            lines.append(f"Observation: {content}")
     return "\n".join(lines)
 
 
-def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
-    """A chat as ChatML text, by the template that the pipeline trains with."""
+def render_chatml_text(messages: list[Message], tools: list[Tool]) -> str:
+    """Return a chat as ChatML text, rendered by the training template."""
     return render_jinja(write_hermes_template(), as_template_wants(messages, "text"), tools or None)
 
 
-def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
-    texts = {
-        role: next((message["content"] for message in messages if message["role"] == role), "")
-        for role in ("system", "user")
-    }
-    functions = [tool.get("function", tool) for tool in tools]
-    optional = {
-        "system": texts["system"],
-        "tools": json.dumps(functions, ensure_ascii=False) if functions else "",
-    }
-    return {
-        "instruction": texts["user"],
-        "input": "",
-        "output": output,
-        **{name: text for name, text in optional.items() if text},
-    }
+def _make_alpaca_columns(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
+    first_texts: dict[str, str] = {}
+    for message in messages:
+        first_texts.setdefault(message["role"], message["content"])
+    row = {"instruction": first_texts.get("user", ""), "input": "", "output": output}
+    if first_texts.get("system"):
+        row["system"] = first_texts["system"]
+    if tools:
+        functions = [tool.get("function", tool) for tool in tools]
+        row["tools"] = json.dumps(functions, ensure_ascii=False)
+    return row

@@ -17,7 +17,7 @@ from agent_pipeline.compat.swink import (
     ShareGptExporter,
     TrainingReporter,
     export_traces,
-    scored_traces,
+    list_scored_traces,
 )
 from agent_pipeline.datasets.preferences import Pairing
 from agent_pipeline.errors import DataError, SettingsError
@@ -86,7 +86,7 @@ def test_a_run_of_swink_is_chatml_with_real_prompts_and_results(tmp_path: Path) 
 
 
 def test_the_original_records_are_those_to_the_key() -> None:
-    runs = [each for run in swink_runs() for each in scored_traces(run, SWINK_SET)]
+    runs = [each for run in swink_runs() for each in list_scored_traces(run, SWINK_SET)]
     options = ExportOptions(original=True)
     counts: Counter[str] = Counter()
     chatml, _ = ChatMlExporter().records(runs, options, counts)
@@ -214,7 +214,7 @@ def test_an_invocation_that_broke_off_is_no_bad_run() -> None:
         "error_message": "overloaded",
     }
     counts: Counter[str] = Counter()
-    traces = scored_traces(swink_runs()[0], SWINK_SET) + scored_traces(broken, SWINK_SET)
+    traces = list_scored_traces(swink_runs()[0], SWINK_SET) + list_scored_traces(broken, SWINK_SET)
     with pytest.raises(NothingToExport, match="infrastructure_error 1"):
         DpoExporter().records(traces, ExportOptions("dpo"), counts)
 
@@ -227,14 +227,14 @@ def test_a_case_without_metrics_has_the_score_0_and_one_without_an_invocation_is
     ]
     counts: Counter[str] = Counter()
     assert [
-        (each.case_id, each.score, each.scored) for each in scored_traces(run, None, counts)
+        (each.case_id, each.score, each.scored) for each in list_scored_traces(run, None, counts)
     ] == [
         ("spade", 1.0, True),
         ("b", 0.0, False),
     ]
     assert counts == {"cases_without_an_invocation": 1}
     with pytest.raises(DataError, match="not its summary"):
-        scored_traces({"schema_version": 1, "cases": []})
+        list_scored_traces({"schema_version": 1, "cases": []})
 
 
 def test_run_without_its_set() -> None:
@@ -242,7 +242,7 @@ def test_run_without_its_set() -> None:
     counts: Counter[str] = Counter()
     with pytest.raises(NothingToExport):
         ChatMlExporter().records(
-            scored_traces(swink_result(1, "pass", 1.0)), ExportOptions(), counts
+            list_scored_traces(swink_result(1, "pass", 1.0)), ExportOptions(), counts
         )
     assert counts["broken:cut_text"] == 1
 
