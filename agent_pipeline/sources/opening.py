@@ -1,7 +1,8 @@
-"""From a location that a person writes to a reader: parsing, detection, stores in a folder.
+"""Opening of stores: parsing of locations, detection of readers, and stores in a folder.
 
-A location is a path, a URL whose scheme a reader opens, or either of them with a reader's name in
-front (`openinference:/data/spans.jsonl`). A location with a reader's name skips detection.
+A location is a path, or a URL whose scheme a reader opens. A reader's name may stand in front of
+either (`openinference:/data/spans.jsonl`). Detection is skipped for a location with a reader's
+name.
 """
 
 import os
@@ -22,7 +23,7 @@ _NAMED = re.compile(r"([a-z][a-z0-9_]+):(?!//)(.+)", re.DOTALL)
 
 
 class Location(NamedTuple):
-    """The path or URL of a store, and the reader to use, if the person named a reader."""
+    """The path or URL of a store, and the reader that the user named, if any."""
 
     where: str
     reader: str | None = None
@@ -48,10 +49,10 @@ class Finds:
 
 
 def parse_location(text: str, home: Path | None = None) -> Location:
-    """Return the location that a person wrote.
+    """Parse a location that a user wrote.
 
-    A relative path starts at `home` (default: the working directory). `name:path` names a reader,
-    unless a file of exactly that name exists.
+    A relative path starts at `home` (by default, the working directory). The form `name:path` names
+    a reader, unless a file of exactly that name exists.
     """
     named = _NAMED.fullmatch(text)
     if named and not os.path.exists(_absolute(text, home)):  # noqa: PTH110  Path.exists raises for a folder that may not be entered
@@ -60,12 +61,10 @@ def parse_location(text: str, home: Path | None = None) -> Location:
 
 
 def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
-    """Return every reader, those of the user first.
+    """Return all readers, with the user's own readers first.
 
-    The user's readers are those that the settings name in `dotted`, then those of entry points.
-
-    Raises:
-        SettingsError: a reader of the user's cannot be loaded, or is not a `TraceSource`.
+    The user's readers are the readers that the settings name in `dotted`, then the readers of entry
+    points.
     """
     return (*plugin_readers(tuple(dotted)), *SOURCES)
 
@@ -73,15 +72,15 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
 def open_sources(
     locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None
 ) -> TraceSource:
-    """Return one source for all stores.
+    """Return one source that reads all stores.
 
     Args:
         locations: The stores.
         known: The readers to choose from.
-        cache: The folder in which sources of servers remember what they read.
+        cache: The folder in which sources of servers store what they read.
 
     Raises:
-        StoreError: no store can be opened.
+        StoreError: No store can be opened.
     """
     if len(locations) == 1:
         return open_source(locations[0], known, cache)
@@ -102,12 +101,12 @@ def open_source(
     Args:
         location: The store.
         known: The readers to choose from.
-        cache: The folder in which a source of a server remembers what it read.
+        cache: The folder in which a source of a server stores what it read.
 
     Raises:
-        StoreError: the location does not exist, no reader accepts it, or it is a folder of
-            several stores. Such a folder
-            is refused because a new file in it must not change what is read.
+        StoreError: The location does not exist, no reader accepts it, or it is a folder of several
+            stores. Such a folder is refused, because a new file in it would change which sessions
+            are read.
     """
     location = Location(str(location)) if isinstance(location, Path) else location
     named = _reader_for(location, known)
@@ -119,7 +118,7 @@ def open_source(
     path = Path(location.where)
     try:
         exists = path.exists()
-    except OSError as error:  # a folder above it may not be entered
+    except OSError as error:  # a parent folder cannot be entered
         raise unreadable(path, error) from error
     if not exists:
         raise StoreError(
@@ -145,10 +144,10 @@ def open_source(
 
 
 def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
-    """Return the stores at an existing path: the path itself, or the stores in the folder.
+    """Return the stores at an existing path.
 
-    A folder whose files are all of one kind is one store, including its subfolders. In a folder of
-    different kinds, each file or subfolder is its own store.
+    A file is a store by itself. A folder whose files are all of one kind is one store, including
+    its subfolders. In a folder of different kinds, each file or subfolder is its own store.
     """
     finds = _finds(path, known)
     sidecars = {sidecar for where, reader in finds.stores for sidecar in reader(where).sidecars()}
@@ -180,7 +179,7 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
         )
     finds = Finds(unknown=[] if is_folder else [path])
     for child in children:
-        if child.is_symlink() and child.is_dir():  # it may lead back here
+        if child.is_symlink() and child.is_dir():  # the link may lead back to this folder
             finds.unknown.append(child)
         elif not _belongs_to_a_database(child):
             inside = _finds(child, known)
@@ -194,7 +193,7 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
 
 
 def _belongs_to_a_database(path: Path) -> bool:
-    """Check whether a file is the log or the index of an SQLite database next to it."""
+    """Return whether a file is the log or the index of an SQLite database next to it."""
     return (
         path.name.endswith(("-wal", "-shm", "-journal"))
         and path.with_name(path.name.rpartition("-")[0]).exists()
@@ -202,9 +201,9 @@ def _belongs_to_a_database(path: Path) -> bool:
 
 
 def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
-    """Return the reader that a location names, or that opens the scheme of its URL.
+    """Return the reader that a location names, or the reader that opens the scheme of its URL.
 
-    Return None for a path without a reader's name.
+    The result is None for a path without a reader's name.
     """
     if location.reader:
         names = {reader.name: reader for reader in reversed(known)}
@@ -226,7 +225,10 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
 
 
 def _unknown(path: Path) -> StoreError:
-    """Return the error for a path that no reader accepts, with what the path holds."""
+    """Return the error for a path that no reader accepts.
+
+    The error says what the path holds.
+    """
     if not path.is_file():
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) in (None, "database"):
@@ -252,5 +254,5 @@ def _unknown(path: Path) -> StoreError:
 
 
 def _absolute(path: str, home: Path | None) -> Path:
-    """Return an absolute path; a relative path starts at `home`."""
+    """Return an absolute path. A relative path starts at `home`."""
     return ((home or Path.cwd()) / Path(path).expanduser()).resolve()

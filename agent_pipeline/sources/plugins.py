@@ -1,6 +1,6 @@
-"""Readers that users write: loaded by name, and checked.
+"""Loading and checking of the readers that users write.
 
-A broken reader causes an error of one sentence and not a stack trace.
+A broken reader causes a one-sentence error instead of a stack trace.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
     """Return the readers that settings (`package.module:Class`) and entry points name.
 
     Raises:
-        SettingsError: a reader cannot be loaded, or lacks a member of `TraceSource`.
+        SettingsError: A reader cannot be loaded, or lacks a member of `TraceSource`.
     """
     named = [(f"{name!r} (setting sources)", name) for name in dotted]
     installed = [
@@ -56,7 +56,7 @@ def _loaded(what: str, path: str) -> object:
 
 
 def _guarded(reader: Any, what: str) -> type[TraceSource]:
-    """Return a subclass of the reader that turns the reader's exceptions into sentences."""
+    """Return a subclass of a reader that turns its exceptions into one-sentence errors."""
 
     @contextmanager
     def sentences(where: object) -> Iterator[None]:
@@ -73,7 +73,8 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
     class Guarded(reader):
         def __init__(self, where: Path | str) -> None:
             with sentences(where):
-                TraceSource.__init__(self, where)  # for a reader that forgets to
+                # for a reader that does not call super().__init__
+                TraceSource.__init__(self, where)
                 super().__init__(where)
 
         @classmethod

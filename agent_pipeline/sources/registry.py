@@ -1,4 +1,7 @@
-"""The readers of this package. To add a reader, add a module and a line here."""
+"""The list of this package's readers.
+
+To add a reader, add a module and a line to `SOURCES`.
+"""
 
 from agent_pipeline.sources.agents import (
     claude_code,
@@ -76,11 +79,11 @@ SOURCES: tuple[Reader, ...] = (
     swe_agent.SWEAgentSource,
     nemo_gym.NemoGymSource,
     api_logs.ApiLogSource,
-    # The plain forms come last: other formats' records have messages too.
+    # The plain forms come last, because records of other formats have messages too.
     plain.OpenAIChatSource,
     plain.ResponsesSource,
     plain.ShareGPTSource,
     pairs.PromptCompletionSource,
     bare_messages.BareMessagesSource,
 )
-"""Of two readers that know a path, the first is taken."""
+"""All readers of this package. If two readers accept a path, the first one is used."""

@@ -436,7 +436,7 @@ class RecordSource(FileSource):
     """A base class for readers of files in which each record is a session."""
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        """Return the conversation of a record (`history`) and more arguments of `new_session`."""
+        """Return the arguments of `new_session` for a record, such as its messages (`history`)."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:

@@ -1,8 +1,8 @@
 """Training files of prompts and completions: the row formats of TRL, verifiers and OpenAI.
 
 A row has a `completion` (perhaps with a `reward`), or a `chosen` and a `rejected` answer. A row
-with a chosen and a rejected answer becomes two sessions of one task, a good and a bad session,
-which is what a preference means.
+with a chosen and a rejected answer becomes two sessions of one task: a good one and a bad one.
+Together, they express the preference.
 """
 
 from agent_pipeline.sessions.chat import read_items
@@ -29,11 +29,13 @@ _ANSWERS = {
     ),
     "": ("completion", "response"),
 }
-"""The fields of a good answer, of a bad one, and of one that its row may judge."""
+"""Names of the fields that hold an answer, by kind: a good answer, a bad answer, or an answer that
+the row itself may judge.
+"""
 
 _VERDICTS = {"chosen": "acceptable", "rejected": "unacceptable"}
 _CUT = ("is_truncated", "truncated", "completion_truncated")
-"""Flags of verifiers and others that a rollout's limit cut the last turn."""
+"""Flags in rollouts (verifiers and others) that mean that a limit cut off the last turn."""
 
 
 class PromptCompletionSource(PlainSource):
@@ -94,9 +96,9 @@ def _answers_in(record: Record) -> dict[str, object]:
 
 
 def _conversation(record: Record, answer: object) -> list[object]:
-    """Return the prompt and an answer to it.
+    """Return the messages of a prompt and an answer.
 
-    An answer that repeats the prompt is the whole conversation.
+    If the answer repeats the prompt, the answer is the whole conversation.
     """
     input_fields = section(record, "input")
     prompt = prompt_messages(

@@ -1,14 +1,4 @@
-"""How large the pages of a Parquet file are once they are unpacked.
-
-A page states its unpacked size in its own header, and Arrow reserves that size. The file's footer
-may state less. The headers are read here before Arrow reads the pages. A page header is a struct in
-Thrift's compact protocol, of which only these fields are looked at:
-
-    PageHeader            2: unpacked bytes, 3: packed bytes, 5: data page, 7: dictionary, 8: data
-    page 2 data page, dictionary 1: number of values
-
-No library that is installed reads page headers.
-"""
+"""Sizes of the pages of a Parquet file after they are unpacked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _WINDOW = 64 << 10
-"""Bytes that are read for a page header. A header with long statistics takes more."""
+"""Number of bytes that are read for a page header. A header with long statistics needs more."""
 _LARGEST_HEADER = 16 << 20
 _MAX_DEPTH = 16
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
@@ -28,11 +18,11 @@ _VALUES = 1
 
 @dataclass(frozen=True)
 class PageHeader:
-    """What a page header states.
+    """The sizes that a page header states.
 
     Attributes:
-        unpacked: Bytes of the page after it is unpacked.
-        values: The number of its values.
+        unpacked: Size of the page in bytes after it is unpacked.
+        values: Number of values in the page.
     """
 
     unpacked: int
@@ -47,7 +37,7 @@ def read_page_headers(path: Path, chunk: Any) -> Iterator[PageHeader]:
         chunk: pyarrow's metadata of the column chunk.
 
     Raises:
-        ValueError: a header is damaged.
+        ValueError: A header is damaged.
     """
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
@@ -66,7 +56,7 @@ def read_page_headers(path: Path, chunk: Any) -> Iterator[PageHeader]:
 
 
 def _read_struct_at(file: BinaryIO, offset: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct in a file, and the bytes that the struct takes."""
+    """Return the fields of a struct in a file, and the struct's length in bytes."""
     size = _WINDOW
     while True:
         file.seek(offset)
@@ -84,7 +74,7 @@ class _CompactReader:
     """A reader of values in Thrift's compact protocol.
 
     Attributes:
-        position: Where the next value begins.
+        position: Offset of the next value, in bytes.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -94,11 +84,11 @@ class _CompactReader:
     def read_struct(self, depth: int) -> dict[int, object]:
         """Return the numbers and structs of a struct, by field id.
 
-        Other values are skipped.
+        Values of other types are skipped.
 
         Raises:
-            IndexError: the content ends before the struct does.
-            ValueError: the struct is damaged.
+            IndexError: The content ends before the struct does.
+            ValueError: The struct is damaged.
         """
         if depth > _MAX_DEPTH:
             raise ValueError("a page header is nested too deeply")
@@ -113,7 +103,7 @@ class _CompactReader:
             fields[field_id] = None if kind in (_TRUE, _FALSE) else self._read_value(kind, depth)
 
     def _read_value(self, kind: int, depth: int) -> object:
-        """Return a number or a struct; skip any other value and return None."""
+        """Return a number or a struct. Skip a value of any other type and return None."""
         if kind in (_I16, _I32, _I64):
             return self._read_number()
         if kind == _STRUCT:
@@ -140,7 +130,7 @@ class _CompactReader:
         return None
 
     def _read_number(self) -> int:
-        """Return a signed number in zigzag order."""
+        """Return a signed number that is stored in zigzag encoding."""
         zigzag = self._read_varint()
         return (zigzag >> 1) ^ -(zigzag & 1)
 

@@ -1,8 +1,8 @@
 """Plain files of conversations: OpenAI chat, Responses items and ShareGPT.
 
-A conversation is a line, an element of a list or a row of a table. The answer may stand next to the
-messages, as in a log of a model's calls (`response`, `choices`, `completion`, `output`). Other
-fields of a record are read by their usual names: `session_id`, `project`, `agent`, `model`,
+A conversation is a line, an element of a list or a row of a table. The answer may be in a field
+next to the messages (`response`, `choices`, `completion`, `output`), as in a log of model calls.
+Other fields of a record are read by their usual names: `session_id`, `project`, `agent`, `model`,
 `tools`, `task_id`, `trial`, a verdict (`judgment`, `passed`, `reward`, `score`, ...), `scores`,
 `usage`, `error`, a time. The remaining fields become the session's context.
 """
@@ -47,10 +47,10 @@ _ANSWERS = (
     "generated_text",
     "output_text",
 )
-"""The fields that may hold the answer to a record's messages."""
+"""Fields that may hold the answer to a record's messages."""
 
 _OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", "stopReason"}
-"""Fields of an API's response, of which a record has one at least."""
+"""Fields of API responses. A response has at least one of them."""
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
@@ -91,18 +91,21 @@ _OF_OUR_TABLES = {
 }
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 """Columns with the pictures and sounds that belong to a row's messages, as TRL, LLaVA and
-LLaMA-Factory have them.
+LLaMA-Factory name them.
 """
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
 
 
 class PlainSource(RecordSource):
-    """A reader of files in which a record is a session; base of the readers in this module."""
+    """A base class for readers of files in which each record is a conversation.
+
+    The readers in this module extend it.
+    """
 
     version = 3
     kinds = ("lines", "document", "table")
     content: ClassVar[tuple[str, ...]]
-    """The fields that hold the conversation; the first that is there counts."""
+    """Fields that hold the conversation. The first field that is present counts."""
 
     @classmethod
     def chat(cls, record: Mapping[str, object]) -> Chat:
@@ -124,7 +127,7 @@ class PlainSource(RecordSource):
         score, judgment = plain_verdict(record)
         if (
             "task_id" not in record and (example := scalar(record.get("example_id"))) is not None
-        ):  # verifiers
+        ):  # verifiers name a task by its environment and example
             record = record | {
                 "task_id": "/".join(filter(None, (text(record.get("task")), example)))
             }
@@ -158,7 +161,7 @@ class PlainSource(RecordSource):
 
 
 def _count_of(media: object) -> int:
-    """Return the number of pictures or sounds in a column of a row."""
+    """Return the number of pictures or sounds in a row's column."""
     return (
         sum(element is not None for element in media)
         if isinstance(media, list)
@@ -167,9 +170,9 @@ def _count_of(media: object) -> int:
 
 
 class OpenAIChatSource(PlainSource):
-    """A reader of the fine-tuning format, `{"messages": [...], "tools": [...], ...}`.
+    """A reader of OpenAI's fine-tuning format, `{"messages": [...], "tools": [...], ...}`.
 
-    The messages may be written in the form of any SDK.
+    The messages may have the form of any SDK.
     """
 
     name = "openai_chat"
@@ -201,7 +204,7 @@ class OpenAIChatSource(PlainSource):
         usage = [record.get("usage") or answer.usage]
         tools = session_fields["tools"] or section(record, "kwargs").get(
             "tools"
-        )  # OpenHands' logs of completions
+        )  # OpenHands logs the tools of a completion in `kwargs`
         cost = first_of(record, "cost_usd", "cost")
         return session_fields | {
             "usage": usage,
@@ -218,11 +221,11 @@ class OpenAIChatSource(PlainSource):
 
 @dataclass(frozen=True)
 class _AnswerBeside:
-    """The answer that stands next to messages.
+    """The answer that a record holds in a field next to its messages.
 
     Attributes:
         answer: The answer.
-        stop_reason: The stop reason of the last message; None if it is not known.
+        stop_reason: The stop reason of the last message, or None if it is unknown.
         used_fields: The fields of the record that were read.
     """
 
@@ -232,11 +235,12 @@ class _AnswerBeside:
 
 
 def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
-    """Return the answer that stands next to messages.
+    """Return the answer that a record holds in a field next to its messages.
 
-    An answer that the messages already end with is not repeated. If the messages end without an
-    answer, a field that cannot be read is damage. If they end with an answer, a text next to them
-    is something else, such as a label, and becomes the session's context.
+    The answer is not repeated if the messages already end with it. If the messages end without an
+    answer, a field that cannot be read counts as damage. If the messages end with an answer, a text
+    in another field has a different meaning, such as a label, and becomes part of the session's
+    context.
     """
     spoken = [
         item for item in items if item.kind in ("message", "function_call", "function_call_output")
@@ -278,7 +282,7 @@ def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
 
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
-    """Check whether a conversation ends with the new items."""
+    """Return whether a conversation ends with the new items."""
     new_contents = [
         _content_of(item)
         for item in new
@@ -292,7 +296,7 @@ def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
 
 @dataclass(frozen=True)
 class _ItemContent:
-    """The parts of an item that show whether two items have the same content."""
+    """The fields of an item that determine whether two items have the same content."""
 
     kind: str
     role: str
@@ -321,7 +325,7 @@ class ResponsesSource(PlainSource):
 
 
 class ShareGPTSource(PlainSource):
-    """A reader of ShareGPT: `{"conversations": [{"from", "value"}], "system", "tools"}`.
+    """A reader of ShareGPT files: `{"conversations": [{"from", "value"}], "system", "tools"}`.
 
     Function calls and observations are read, too.
     """
@@ -348,7 +352,7 @@ class ShareGPTSource(PlainSource):
 
 
 def _message(turn: object) -> object:
-    """Return a ShareGPT turn as a message.
+    """Return a ShareGPT turn as a chat message.
 
     The value of a function call is JSON with one call or a list of calls.
     """

@@ -1,8 +1,8 @@
-"""Files of records, told apart by their first bytes.
+"""Files of records, whose kind is recognized by their first bytes.
 
-A file is JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON, or a database. Lines
-are streamed; documents and tables are loaded whole. Each record can be read again from its
-location.
+A file holds JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON files, or a
+database. Lines are read one by one; documents and tables are loaded completely. Each record can be
+read again from its location.
 """
 
 import json
@@ -28,7 +28,7 @@ from agent_pipeline.sources.formats.table_files import Rows
 Kind = Literal["lines", "document", "table", "zip", "database"]
 
 CACHED_BYTES = 64 << 20
-"""Documents of at most this size together are held in memory to read their records again."""
+"""Total size in bytes of the files that stay in memory, so that their records can be read again."""
 
 _HEADS: dict[bytes, Kind] = {
     b"PAR1": "table",
@@ -42,8 +42,8 @@ _KEPT_RECORDS = 200
 _BOM = b"\xef\xbb\xbf"
 _PROBED_LINES = 20
 _KEPT_OF_TORN = 64 << 10
-"""Bytes that are kept of a record that is too large: its session's name is likely to be among
-them.
+"""Number of bytes that are kept of a record that is too large. They probably contain the id of its
+session.
 """
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ZIP_ERRORS = (
@@ -63,8 +63,8 @@ class RecordLocation(NamedTuple):
     Attributes:
         path: The file.
         position: The byte offset of a line, or the index of any other record.
-        part: The index of a record inside that record.
-        size: The bytes of a line; 0 for any other record.
+        part: The index of an inner record inside that record.
+        size: The length of a line in bytes, or 0 for any other record.
     """
 
     path: Path
@@ -73,7 +73,10 @@ class RecordLocation(NamedTuple):
     size: int = 0
 
     def __str__(self) -> str:
-        """Return the text that is part of the ids of sessions, so its form must never change."""
+        """Return the location as text.
+
+        The text is part of session ids, so its form must never change.
+        """
         return (
             f"Place(path={self.path!r}, at={self.position!r}, part={self.part!r}, "
             f"size={self.size!r})"
@@ -81,10 +84,10 @@ class RecordLocation(NamedTuple):
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what a file holds; None if the file holds no records.
+    """Return the kind of a file, or None if the file holds no records.
 
     Raises:
-        StoreError: the file cannot be read.
+        StoreError: The file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -115,17 +118,17 @@ def kind_of(path: Path) -> Kind | None:
 def records(
     path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None
 ) -> Iterator[tuple[RecordLocation, Any]]:
-    """Yield every record of a file with its location, and note what is left out.
+    """Yield every record of a file with its location.
 
     Args:
         path: The file.
-        notes: Gets a sentence about the records that cannot be read.
-        kind: What the file holds, if the caller has determined it.
-        torn: Gets the text of each record that is only half written, before the next record is
+        notes: List to which a sentence about unreadable records is added.
+        kind: The kind of the file, if the caller knows it.
+        torn: List to which the text of each half-written record is added, before the next record is
             yielded.
 
     Raises:
-        StoreError: nothing of the file can be read.
+        StoreError: Nothing of the file can be read.
     """
     torn = [] if torn is None else torn
     too_large: list[TooLargeError] = []
@@ -173,9 +176,9 @@ def records(
 class RecordReader:
     """A reader of records at known locations.
 
-    It holds the last documents and tables, and keeps one file of lines open. Spans do not name
-    their session, so several spans in one document or table are read only while the files have the
-    signature `indexed`. A span that took the place of another span would otherwise go into the
+    The reader keeps the last documents and tables in memory, and one file of lines open. Spans do
+    not name their session. Files that hold several spans are therefore read only while their
+    signature is part of `indexed`. Otherwise, a span that replaced another span could end up in the
     wrong session.
     """
 
@@ -188,7 +191,7 @@ class RecordReader:
         """Return the record at a location.
 
         Raises:
-            StoreError: the file has changed since it was indexed.
+            StoreError: The file has changed since it was indexed.
         """
         path = location.path
         try:
@@ -202,13 +205,13 @@ class RecordReader:
             raise changed(path) from error
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the open file, if there is one."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
 
     def _lines_of(self, path: Path) -> BinaryIO:
-        """Return a file of lines, opened."""
+        """Return an open file of JSON lines."""
         if self._open is None or self._open[0] != path:
             self.close()
             self._open = path, path.open("rb", buffering=0)
@@ -235,7 +238,7 @@ class RecordReader:
 
 
 def _is_json(line: bytes) -> bool:
-    """Check whether a line is a JSON object or list."""
+    """Return whether a line is a JSON object or list."""
     try:
         return isinstance(parsed(line), dict | list)
     except RepeatedKeyError:
@@ -245,9 +248,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line and its whole length.
+    """Yield each line with its full length in bytes.
 
-    If a line is too long, only its beginning is yielded.
+    Only the beginning of a line is yielded if the line is too long.
     """
     longest = limits.longest_line()
     while line := file.readline(longest):
@@ -262,7 +265,7 @@ def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _first_text(file: BinaryIO) -> bytes:
-    """Return the first line that is not blank, or its beginning if the line is too long."""
+    """Return the first line that is not blank, or only its beginning if the line is too long."""
     return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
 
 
@@ -296,9 +299,9 @@ def _lines(
 
 
 def _beginning(raw: Any, torn: list[bytes]) -> bytes:
-    """Return the beginning of a torn record, which may name its session.
+    """Return the beginning of an unreadable record, which may name its session.
 
-    If very many records are torn, only their number counts.
+    If very many records are unreadable, the text is not kept.
     """
     return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
@@ -306,7 +309,7 @@ def _beginning(raw: Any, torn: list[bytes]) -> bytes:
 def _elements(
     path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
 ) -> Iterator[tuple[RecordLocation, object]]:
-    """Yield each record of a file that is loaded whole, with its location."""
+    """Yield each record of a file that is loaded completely, with its location."""
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
     if isinstance(loaded, Traces):
@@ -335,7 +338,7 @@ def _elements(
 def _loaded(
     path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None
 ) -> Sequence[object] | Traces:
-    """Load the records of a file that does not hold lines."""
+    """Load the records of a document, table, zip or database."""
     if kind == "table":
         return Rows(path)
     if kind == "database":
@@ -344,9 +347,11 @@ def _loaded(
 
 
 def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> list[Any]:
-    """Return the elements of a JSON list, the one value of a document, or concatenated values.
+    """Return the values of a JSON document.
 
-    If the document is cut off, its complete values are returned, and `rest` gets an empty text.
+    The values are the elements of a list, the only value of the document, or several values in a
+    row. If the document is cut off, its complete values are returned, and `rest` gets an empty
+    text.
     """
     try:
         limits.check_file(path)
@@ -381,9 +386,9 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
 
 
 def _values_in(text: str) -> tuple[list[object], bool]:
-    """Return the complete values of a text, and whether they are all of the text.
+    """Return the complete values of a text, and whether the text contains nothing else.
 
-    The values are the beginning of a list that does not end, or are written one after another.
+    The text is a list without its end, or several values in a row.
     """
     values: list[object] = []
     decoder, position, in_list = json.JSONDecoder(strict=False), 0, False
@@ -403,12 +408,12 @@ def _values_in(text: str) -> tuple[list[object], bool]:
 
 
 class Archive(Sequence[bytes]):
-    """A zip of JSON files as Inspect writes it.
+    """A zip of JSON files, as Inspect AI writes it.
 
     Its records are the files in the folder `samples`; `member` reads any other file.
 
     Raises:
-        StoreError: the file is not a whole zip.
+        StoreError: The file is not a whole zip.
     """
 
     def __init__(self, path: Path) -> None:
@@ -430,15 +435,15 @@ class Archive(Sequence[bytes]):
         """Return the text of a file in the zip.
 
         Raises:
-            StoreError: the file is not a whole zip.
-            TooLargeError: the text would need too much memory.
+            StoreError: The file is not a whole zip.
+            TooLargeError: The text would need too much memory.
         """
         with self._zip() as archive:
             return limits.read_member(archive, name)
 
     @contextmanager
     def _zip(self) -> Iterator[zipfile.ZipFile]:
-        """Open the zip, turning errors into sentences."""
+        """Open the zip, and turn errors into a StoreError."""
         try:
             with zipfile.ZipFile(self._path) as archive:
                 yield archive

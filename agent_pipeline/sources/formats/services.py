@@ -1,8 +1,9 @@
-"""Running servers of tracing platforms as containers of records.
+"""Running servers of tracing platforms as stores of records.
 
-A listing pages through what a server states about its traces besides their content. The listing is
-made once per source that is opened, and a trace is fetched when it is read. A request that fails
-ends the reading, so half of a server is never taken for all of it. Nothing is written to a server.
+A listing pages through everything that a server states about its traces except their content. It is
+made once for each source that is opened; a trace is fetched when it is read. If a request fails,
+reading stops with an error, so that half of a server is never taken for all of it. Nothing is
+written to a server.
 """
 
 import logging
@@ -31,26 +32,26 @@ from agent_pipeline.sources.formats.limits import (
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 SECONDS = 60.0
-"""How long a server may be silent, or ask to be left alone."""
+"""Timeout of a request in seconds, and the longest wait if a server asks for a delay."""
 _STEP = 1 << 20
-"""Bytes of an answer that are read, and unpacked, at a time."""
+"""Number of bytes of an answer that are read and unpacked at a time."""
 _LONGEST_REASON = 2_000
-"""Bytes of an error's text that are looked at."""
+"""Number of bytes of an error's text that are examined."""
 RETRIES = 5
-"""How often a request is sent again that a server refuses because of too many (429)."""
+"""Maximum number of times that a request is sent again after the status 429 (too many requests)."""
 
 
 class ServerError(StoreError):
-    """A server that cannot be reached, refuses a request, or gives an unusable answer."""
+    """Raised if a server cannot be reached, refuses a request, or gives an unusable answer."""
 
 
 class AnswerTooLargeError(ServerError):
-    """An answer of a server that needs more memory than the settings allow.
+    """Raised if a server's answer needs more memory than the settings allow.
 
     Attributes:
         path: The path that was requested.
-        needed: Bytes of memory that the answer would need, at least.
-        allowed: Bytes that it may need.
+        needed: Memory in bytes that the answer would need, at least.
+        allowed: Memory in bytes that it may need.
     """
 
     def __init__(self, server: str, path: str, error: TooLargeError) -> None:
@@ -61,8 +62,8 @@ class AnswerTooLargeError(ServerError):
 class Head(NamedTuple):
     """A trace as the server lists it.
 
-    `digest` changes with everything that the server states about the trace. `listed` holds what is
-    needed to fetch it.
+    `digest` changes if anything changes that the server states about the trace. `listed` holds the
+    data that is needed to fetch the trace.
     """
 
     project: str
@@ -74,14 +75,14 @@ class Head(NamedTuple):
 class Service(ABC):
     """A server at `platform+http://host:port`.
 
-    The address may end in `?project=name`, repeated per project, to read only these projects. Every
-    method that sends a request raises ServerError.
+    The address may end in `?project=name` to read only this project; the parameter may be repeated.
+    Every method that sends a request can raise ServerError.
     """
 
     project: ClassVar[str] = "project"
-    """What the platform calls one."""
+    """The platform's word for a project."""
     variables: ClassVar[str]
-    """The environment variables, those of the platform's own client, that say who asks."""
+    """Environment variables with the credentials, as the platform's own client names them."""
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address.partition("+")[2])
@@ -99,29 +100,32 @@ class Service(ABC):
 
     @abstractmethod
     def login(self) -> Record:
-        """Return the credentials in the environment, as arguments of httpx's client."""
+        """Return the credentials from the environment, as arguments of httpx's client."""
 
     @abstractmethod
     def projects(self) -> Iterator[tuple[str, str]]:
-        """Return the id and the name of every project."""
+        """Yield the id and the name of every project."""
 
     @abstractmethod
     def look(self, project: str, name: str) -> Iterator[Head]:
-        """Return the traces of a project."""
+        """Yield the traces of a project, without their content."""
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        """Return a record per trace that names its session, and may lack everything else."""
+        """Yield a record per trace that names the trace's session.
+
+        The record may lack all other fields.
+        """
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
-        """Fetch a trace and return it as a record."""
+        """Fetch a trace from the server, and return it as a record."""
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
-        """The traces by project.
+        """The traces of the server, by project.
 
-        A trace that two pages list, because another trace was added meanwhile, counts once.
+        If two pages list the same trace, because a trace was added in the meantime, it counts once.
         """
         names = {name: project for project, name in self.projects()}
         if unknown := self._wanted - names.keys():
@@ -158,7 +162,7 @@ class Service(ABC):
         )
 
     def records(self, path: Path) -> Iterator[tuple[RecordLocation, Record]]:
-        """Return the outline of every trace of a project with its location."""
+        """Return an outline of every trace of a project, with its location."""
         return (
             (RecordLocation(path, index), record)
             for index, record in enumerate(self.outlines(self.heads[path]))
@@ -169,32 +173,35 @@ class Service(ABC):
         return self.fetched(self.heads[location.path][location.position])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
-        """Store what is read in a folder. Readers of other versions use another file."""
+        """Store what was read in a local folder.
+
+        Each combination of reader versions uses its own file.
+        """
         what = repr([self._url, sorted(self._wanted), sorted(versions.items())])
         file = folder / f"{digest(what.encode()).hex()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.memory = Memory(file)
-        except (OSError, sqlite3.Error):  # a damaged file is made anew by the next source
+        except (OSError, sqlite3.Error):  # the next source creates a damaged file again
             with suppress(OSError):
                 file.unlink()
 
     def pages(
         self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET"
     ) -> Iterator[Record]:
-        """Yield the items of all pages.
+        """Yield the items of all pages of an answer.
 
         Args:
             path: The path of the request.
             items: The field of a page that holds its items.
             about: The parameters of the request.
-            cursor: The name of the parameter that leads to the next page.
+            cursor: Name of the parameter that requests the next page.
             method: The HTTP method.
         """
         token: object = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
-            page_items = page.get(items, None if page else [])  # MLflow leaves out what is empty
+            page_items = page.get(items, None if page else [])  # MLflow leaves out empty fields
             if not isinstance(page_items, list) or not all(
                 isinstance(item, dict) for item in page_items
             ):
@@ -207,11 +214,11 @@ class Service(ABC):
                 raise self._useless(path, "the next page is the same page")
 
     def following(self, page: Record, cursor: str) -> object:
-        """Return the token in a page that leads to the next page."""
+        """Return the token that requests the page after this one."""
         return page.get(f"next_{cursor}")
 
     def asked(self, path: str, about: Record, method: str = "GET") -> Record:
-        """Send a request and return the object that the server answers."""
+        """Send a request, and return the JSON object in the server's answer."""
         import httpx2
 
         what = {"params": about} if method == "GET" else {"json": about}
@@ -247,7 +254,7 @@ class Service(ABC):
         return value
 
     def lost(self) -> ServerError:
-        """Return the error for a trace that lacks what the listing named."""
+        """Return the error for a trace that lacks spans that the listing named."""
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
@@ -263,7 +270,7 @@ class Service(ABC):
 
         logging.getLogger("httpx2").setLevel(
             logging.WARNING
-        )  # a line a request would bury the run's own
+        )  # one log line per request would hide the log of the run itself
         login = self.login()
         headers = login.pop("headers", {}) | {"Accept-Encoding": "gzip"}
         return httpx2.Client(
@@ -277,11 +284,11 @@ class Service(ABC):
 def _read_answer(response: Any) -> bytes:
     """Return the body of an answer, unpacked step by step.
 
-    A few kilobytes of gzip may hold gigabytes. Other encodings were not requested.
+    A few kilobytes of gzip may hold gigabytes. Encodings other than gzip are not requested.
 
     Raises:
-        TooLargeError: the answer needs more memory than one record may.
-        ValueError: the answer is damaged, or has another encoding.
+        TooLargeError: The answer needs more memory than one record may need.
+        ValueError: The answer is damaged, or has another encoding.
     """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
@@ -304,15 +311,16 @@ def _read_answer(response: Any) -> bytes:
         raise ValueError("it is cut off")
     content = b"".join(parts)
     parts.clear()
-    check_json(content, bytes_on_disk=0)  # what was sent may be packed as tightly as one likes
+    # the size on the wire does not count, because a server may compress without limit
+    check_json(content, bytes_on_disk=0)
     return content
 
 
 class Memory:
     """A cache of the ids that were read from a server, by name and digest.
 
-    The cache holds no content of conversations. Ids that the cache lacks are read from the server
-    again.
+    The cache holds no content of conversations. An id that is not in the cache is read from the
+    server again.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -323,7 +331,7 @@ class Memory:
         )
 
     def get(self, name: str, digest: bytes) -> Any:
-        """Return the ids stored under a name and a digest; None if there are none."""
+        """Return the ids that are stored for a name and a digest, or None."""
         with suppress(sqlite3.Error):
             for (ids,) in self._connection.execute(
                 "SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)
@@ -332,13 +340,13 @@ class Memory:
         return None
 
     def put(self, rows: Iterable[tuple[str, bytes, object]]) -> None:
-        """Store ids under names, replacing what is there."""
+        """Store ids by name, and replace earlier ids."""
         texts = [(name, digest, msgspec.json.encode(ids).decode()) for name, digest, ids in rows]
         with suppress(sqlite3.Error), self._connection:
             self._connection.executemany("REPLACE INTO known VALUES (?, ?, ?)", texts)
 
     def keep(self, traces: set[str]) -> None:
-        """Forget the traces that the server no longer has."""
+        """Remove the traces that the server no longer has from the cache."""
         with suppress(sqlite3.Error), self._connection:
             known = self._connection.execute(
                 "SELECT name FROM known WHERE name LIKE 'trace %'"

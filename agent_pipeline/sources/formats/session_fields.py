@@ -1,4 +1,7 @@
-"""Sessions made from the fields of records, with every field in a form that can be stored."""
+"""Sessions made from the fields of records.
+
+Every field is converted into a form that can be stored.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, Unpack
@@ -96,7 +99,7 @@ _READ_APART = (
     "models",
     "answering_models",
 )
-"""The fields of a record that become other fields of its session."""
+"""Fields of a record that are combined into other fields of its session."""
 
 
 def new_session(
@@ -112,8 +115,8 @@ def new_session(
         source: The name of the reader.
         key: The partition.
         session_id: The session's id.
-        history: The messages in any spelling, or the chat made from them.
-        **record_fields: What the record tells beside the messages.
+        history: The messages in any supported form, or a chat made from them.
+        **record_fields: Further fields of the record.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
     chat.skipped.update(record_fields.get("skipped") or {})
@@ -174,7 +177,7 @@ def new_session(
 
 
 def _storable(value: object, chat: Chat) -> Any:
-    """Return a value without half emoji.
+    """Return a value without unpaired surrogates.
 
     A value that is nested too deeply is left out and counted.
     """

@@ -1,4 +1,4 @@
-"""SQLite files, opened read-only in one snapshot."""
+"""Functions that open SQLite files read-only, in one snapshot."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ BUSY_SECONDS = 5.0
 
 
 def is_sqlite(path: Path) -> bool:
-    """Check whether a file begins as every SQLite database does.
+    """Return whether a file begins with SQLite's file header.
 
     Raises:
-        StoreError: the file cannot be opened.
+        StoreError: The file cannot be opened.
     """
     try:
         if not path.is_file():
@@ -30,15 +30,16 @@ def is_sqlite(path: Path) -> bool:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a read-only connection in one snapshot, even while an agent writes (WAL).
+    """Open a read-only connection with one snapshot of the database.
 
-    A database that was left in WAL mode in a folder without write permission cannot be opened with
-    its shared-memory index. If its `-wal` file is missing or empty, no process is writing, and the
-    file is opened as immutable: a write in the meantime is a failure. Texts that are not UTF-8 keep
-    their bytes as surrogates.
+    This works while an agent writes to the database (WAL mode). A database in WAL mode cannot be
+    opened in a folder without write permission, because SQLite needs to create an index file there.
+    If the `-wal` file is missing or empty, no process is writing, so the file is opened as
+    immutable. A write in the meantime then raises an error. Texts that are not UTF-8 keep their
+    bytes as surrogates.
 
     Raises:
-        StoreError: the file is not a database, or is locked, cut off, not readable, or changed
+        StoreError: The file is not a database, or it is locked, cut off, not readable, or changed
             while it was read.
     """
     if not is_sqlite(path):
@@ -60,7 +61,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
                 f"to it, then run again."
             ) from error
         raise unreadable(path, error) from error
-    except sqlite3.DataError as error:  # a value above SQLITE_LIMIT_LENGTH
+    except sqlite3.DataError as error:  # raised for a value above SQLITE_LIMIT_LENGTH
         raise StoreError(
             f"{path} is not read: a value in it has more than {megabytes(longest_line())}. "
             f"Set {SETTING} higher if that is no mistake, or take the file out of the store."
@@ -68,7 +69,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     except (
         sqlite3.DatabaseError,
         UnicodeDecodeError,
-    ) as error:  # the second: SQLite's own message quotes bytes that are no text
+    # UnicodeDecodeError is raised if SQLite's own message quotes bytes that are not UTF-8
+    ) as error:
         reason = " ".join(str(error).split())
         raise StoreError(
             f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's "
@@ -80,17 +82,17 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    """Return the column names of a table; an empty set if there is no such table."""
+    """Return the column names of a table, or an empty set if there is no such table."""
     return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
 
 
 def quoted(identifier: str) -> str:
-    """Return an identifier in SQL's quotes."""
+    """Return an identifier quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Return a connection, and whether it was opened as immutable."""
+    """Return a connection, and whether the file was opened as immutable."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         return _open(uri), False
@@ -106,12 +108,15 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def _refuse_recursion(action: int, *_: str | None) -> int:
-    """Refuse recursive queries: no reader has one, and a view in a hostile file can be endless."""
+    """Refuse recursive queries.
+
+    No reader uses a recursive query, and a view in a hostile file can recurse endlessly.
+    """
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_RECURSIVE else sqlite3.SQLITE_OK
 
 
 def _open(uri: str) -> sqlite3.Connection:
-    """Return a connection with limits on values and without recursive queries."""
+    """Open a connection with a size limit for values and without recursive queries."""
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_line())
     connection.set_authorizer(_refuse_recursion)

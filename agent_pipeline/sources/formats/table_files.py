@@ -1,7 +1,7 @@
-"""Parquet and Arrow tables as records, within the limits of what a file may hold unpacked.
+"""Parquet and Arrow tables as records, with limits on their unpacked size.
 
-A Parquet column names a text once and repeats it by its number, and Arrow packs its buffers. Texts
-therefore stay numbers in memory, and each row is measured before it is unpacked.
+A Parquet column may store a text once and refer to it many times, and Arrow compresses its buffers.
+Repeated texts therefore stay references in memory, and each row is measured before it is unpacked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,36 +20,35 @@ from agent_pipeline.sources.formats.limits import TooLargeError, check_need
 from agent_pipeline.sources.formats.parquet_pages import read_page_headers
 
 _BYTES_PER_VALUE = 8
-"""What a value takes in Arrow's memory besides its text: an offset, or a number."""
+"""Bytes that a value takes in Arrow's memory besides its text, for an offset or a number."""
 _BYTES_PER_OBJECT = 64
-"""What a value takes as a Python object besides its text."""
+"""Bytes that a value takes as a Python object besides its text."""
 
 
 class Rows(Sequence[dict[str, Any]]):
     """The rows of a table as records.
 
-    A column of JSON texts is decoded. A value that JSON has no form for is written as text. A
-    struct has the keys of all rows, so a key without a value counts as a key that the row does not
-    have.
+    A column of JSON texts is decoded. A value that JSON cannot represent becomes text. A struct has
+    the keys of all rows, so a key without a value counts as a key that the row does not have.
 
     Raises:
-        StoreError: the file is damaged, or would take too much memory.
+        StoreError: The file is damaged, or would take too much memory.
     """
 
     def __init__(self, path: Path) -> None:
         self._bytes_on_disk = path.stat().st_size
         self.has_empty_keys = False
-        """Whether a struct of a row that was read had a key without a value."""
+        """True if a struct in one of the rows read so far had a key without a value."""
         try:
             with path.open("rb") as file:
                 head = file.read(4)
             self._table = _parquet(path) if head == b"PAR1" else _arrow(path, head == b"ARRO")
             check_need(
                 _BYTES_PER_OBJECT * self._table.num_rows, self._bytes_on_disk
-            )  # rows may take no bytes
+            )  # rows may take no bytes on disk
             self._table.validate(
                 full=True
-            )  # Arrow trusts the offsets in a file, and would read outside of it
+            )  # Arrow trusts the offsets in a file, and would otherwise read outside of its memory
         except TooLargeError as error:
             raise StoreError(
                 f"{path} is not read: {error}, or take the file out of the store."
@@ -64,7 +63,12 @@ class Rows(Sequence[dict[str, Any]]):
         return int(self._table.num_rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a row; raises TooLargeError if it needs too much memory, and IndexError."""
+        """Return a row as a record.
+
+        Raises:
+            TooLargeError: The row needs too much memory.
+            IndexError: There is no such row.
+        """
         if index >= len(self):
             raise IndexError(index)
         row = self._table.slice(index, 1)
@@ -92,9 +96,9 @@ class Rows(Sequence[dict[str, Any]]):
 
 
 def _parquet(path: Path) -> pa.Table:
-    """Read a Parquet file.
+    """Read a Parquet file as a table.
 
-    A text that is repeated is in memory once.
+    A text that is repeated is stored in memory once.
     """
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
@@ -118,13 +122,10 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
 
 
 def _chunk_need(path: Path, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the bytes that a column chunk needs unpacked: what the footer states, or its pages.
+    """Return the bytes that a column chunk needs after it is unpacked.
 
-    The footer is checked first, so that the pages of an honest large file are not read in vain.
-
-    Raises:
-        TooLargeError: the footer states more than is allowed.
-        ValueError: a page header is damaged.
+    The result is the larger of the sizes that the footer and the page headers state. The footer is
+    checked first, so that the pages of an honest large file are not read in vain.
     """
     size, values = chunk.total_uncompressed_size, chunk.num_values
     check_need(size + _BYTES_PER_VALUE * values, path.stat().st_size)
@@ -139,12 +140,12 @@ def _arrow(path: Path, is_file: bool) -> pa.Table:
     check_need(sum(unpacked_sizes(path, is_file)), path.stat().st_size)
     with pa.OSFile(
         str(path)
-    ) as file:  # no memory map: a file that shrinks under one ends the process
+    ) as file:  # not memory-mapped, because a mapped file that shrinks would crash the process
         return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
 
 
 def _need(array: pa.Array) -> int:
-    """Return the bytes that an array's values need as Python objects, at least."""
+    """Return the minimum number of bytes that an array's values need as Python objects."""
     needed = _BYTES_PER_OBJECT * len(array)
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -176,7 +177,7 @@ def _need(array: pa.Array) -> int:
 
 
 def _items(array: pa.Array) -> pa.Array:
-    """Return the items of an array of lists or maps that are within its slice."""
+    """Return the items in an array of lists or maps, limited to the array's slice."""
     if not pa.types.is_map(array.type):
         return array.flatten()
     begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()

@@ -1,1 +1,1 @@
-"""Readers of what tracing platforms export."""
+"""Readers of the exports of tracing platforms."""

@@ -1,13 +1,16 @@
-"""Logged calls of a model's API, one per record, as a gateway or a provider stores them.
+"""Logged calls of a model's API, one call per record.
 
-The reader accepts a request next to its response (gateways, batches of Vertex and Bedrock,
-Bedrock's invocation logs), stored objects of OpenAI's Responses API with their input, OpenAI's
-stored completions with the pages of their messages, and the request and result files of OpenAI's
-and Anthropic's batches.
+Gateways and providers store such records. The reader accepts these forms:
 
-Calls that name one session are that session: each call repeats the conversation so far, or
-continues what the service stores. A call whose request, response or earlier part is missing is
-damage.
+- a request next to its response (gateways, batches of Vertex and Bedrock, Bedrock's invocation
+  logs)
+- stored objects of OpenAI's Responses API with their input
+- OpenAI's stored completions with the pages of their messages
+- the request and result files of OpenAI's and Anthropic's batches
+
+Calls that name the same session are one session: each call repeats the conversation so far, or
+continues a conversation that the service stores. A call counts as damage if its request, its
+response or an earlier part of its conversation is missing.
 """
 
 import re
@@ -42,7 +45,7 @@ _PAIRS = (
     ("modelInput", "modelOutput"),
     ("input", "output"),
 )
-"""The names of a request and its response that stand side by side in a record."""
+"""Names of the two fields that hold a request and its response in a record."""
 
 _BODIES = ("body", "inputBodyJson", "outputBodyJson", "json", "payload")
 _OF_REQUESTS = {"messages", "contents", "input", "prompt"}
@@ -78,11 +81,11 @@ _TIMES = (
     "time",
 )
 _STORED_MESSAGE = re.compile(r"(chatcmpl-.+)-\d+")
-"""The id of a stored completion's message: the completion's id and a number."""
+"""Pattern of the id of a message in a stored completion: the completion's id and a number."""
 
 
 class ApiLogSource(SpanSource):
-    """A file or a folder of logged calls."""
+    """A reader of a file of logged API calls, or of a folder of such files."""
 
     name = "api_logs"
     looks_like = (
@@ -98,7 +101,7 @@ class ApiLogSource(SpanSource):
         return _is_stored(record) or _is_batch(record) or _pair_in(record) is not None
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the records of a page of OpenAI's API."""
+        """Return the records in a page of OpenAI's API."""
         if isinstance(record.get("data"), list) and record.get("object") == "list":
             return [
                 entry if isinstance(entry, dict) and _is_stored(entry) else {"unread": entry}
@@ -149,7 +152,7 @@ class ApiLogSource(SpanSource):
         failed = _error_in(record, response)
         span = span_of(
             record, "llm", error=failed, trace=""
-        )  # every call has the whole conversation, so no trace goes on with another
+        )  # every call has the whole conversation, so the calls are not linked by a trace
         span.started = span.started or _time_in(record, response)
         usage = section(response, "usage") or section(response, "usageMetadata")
         span.exchange(
@@ -176,7 +179,10 @@ class ApiLogSource(SpanSource):
         return super().build(session_id, _joined(records))
 
     def _new_index(self) -> Index:
-        """Responses that go on with an earlier response are the session of the first."""
+        """Return the index, with chains of responses merged into one session.
+
+        A response that continues an earlier response belongs to the session of the first response.
+        """
         self._previous: dict[str, str] = {}
         index = super()._new_index()
         for key, sessions in index.items():
@@ -190,7 +196,7 @@ class ApiLogSource(SpanSource):
         return index
 
     def _first_of(self, session_id: str, sessions: dict[str, list[RecordLocation]]) -> str:
-        """Return the first response of the chain that a response continues.
+        """Return the id of the first response in the chain that a response continues.
 
         Only responses in the store count.
         """
@@ -207,7 +213,7 @@ class ApiLogSource(SpanSource):
 
 
 def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session as whole records.
+    """Return the calls of a session as complete records.
 
     Files of batches and pages of stored completions contain the two halves of a call separately.
     """
@@ -224,7 +230,7 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
         ]
         if (
             len(requests) > 1 or len(results) > 1
-        ):  # two batches use one id, and nobody knows whose half is whose
+        ):  # two batches use the same id, so it is unknown which halves belong together
             return [
                 (
                     location,
@@ -284,10 +290,10 @@ def _with_stored_messages(
 def _with_history(
     records: list[tuple[RecordLocation, Record]],
 ) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session, each Response with all that it goes on with.
+    """Return the calls of a session, each response with the whole conversation before it.
 
-    The service keeps what was said before, and is sent what is new. What is not in the store is an
-    item of damage.
+    The service stores the conversation and receives only the new messages. A part that is not in
+    the store becomes an item of damage.
     """
     calls = {text(_call_in(record)[1].get("id")): _call_in(record) for _, record in records}
     whole: list[tuple[RecordLocation, Record]] = []
@@ -318,7 +324,7 @@ def _with_history(
 
 
 def _previous_of(request: Record, response: Record) -> str | None:
-    """Return the id of the response that a call goes on with."""
+    """Return the id of the response that a call continues."""
     return first_text(response, "previous_response_id") or first_text(
         request, "previous_response_id"
     )
@@ -348,7 +354,7 @@ def _in_order(messages_by_position: dict[int, Record]) -> list[object]:
 
 
 def _result_of(line: Record) -> Record:
-    """Return the response of a batch's result, as OpenAI and Anthropic write it."""
+    """Return the response in a batch result of OpenAI or Anthropic."""
     if line.get("error"):
         return {"response": {}, "error": line["error"]}
     if "response" in line:
@@ -366,7 +372,7 @@ def _result_of(line: Record) -> Record:
 
 
 def _call_in(record: Record) -> tuple[Record, Record]:
-    """Return the request and the response in a record; empty ones if there are none."""
+    """Return the request and the response in a record, or empty objects."""
     if _is_response(record):
         return chosen(
             record, ("instructions", "input", "tools", "model", "previous_response_id")
@@ -378,7 +384,7 @@ def _call_in(record: Record) -> tuple[Record, Record]:
 
 
 def _pair_in(record: Record) -> tuple[str, str] | None:
-    """Return the names of the request and the response in a record, if it has both."""
+    """Return the field names of the request and the response in a record that has both."""
     for request_name, response_name in _PAIRS:
         request, response = _body(record.get(request_name)), _body(record.get(response_name))
         is_failed = _status(record, response) >= 400
@@ -390,9 +396,10 @@ def _pair_in(record: Record) -> tuple[str, str] | None:
 
 
 def _body(value: object) -> Record:
-    """Return the body of a request or a response, which proxies wrap and write as text.
+    """Return the body of a request or a response.
 
-    A response that is a text of events was streamed, and nobody puts its pieces together here.
+    Proxies wrap a body in other objects or write it as text. A text of events is a streamed
+    response, which is not put together here.
     """
     for _ in range(3):
         value = decoded(value)
@@ -460,7 +467,7 @@ def _stored_message_of(record: Record) -> str | None:
 
 
 def _is_batch(record: Record) -> bool:
-    """Check whether a record is a line of a batch: a request, or a result or error."""
+    """Return whether a record is a line of a batch: a request, a result or an error."""
     is_result = isinstance(record.get("response"), dict) or (
         "response" in record and bool(record.get("error"))
     )

@@ -1,8 +1,8 @@
-"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back.
+"""Attributes of spans.
 
-Deeper than 40 levels everything is cut off.
-
-The names of OTLP's fields are read as JSON spells them, and as protobuf does (`string_value`).
+Functions convert OTLP's typed values into plain values, and dotted names into a tree and back.
+Values that are nested more than 40 levels deep are cut off. The names of OTLP's fields may have the
+form of JSON (`stringValue`) or of protobuf (`string_value`).
 """
 
 from typing import Any
@@ -36,12 +36,15 @@ OF_MODELS = (
 
 
 def has(attributes: dict[str, object], prefixes: tuple[str, ...]) -> bool:
-    """Return whether the name of an attribute begins so."""
+    """Return whether the name of any attribute begins with one of the prefixes."""
     return any(name.startswith(prefixes) for name in attributes)
 
 
 def plain_value(value: object, depth: int = _DEPTH) -> Any:
-    """Return OTLP's `[{key, value: {stringValue | ...}}]` as an object of plain values."""
+    """Convert OTLP's typed values into plain values.
+
+    OTLP writes a list of `{key, value: {stringValue: ...}}` objects, which becomes one object.
+    """
     if depth < 0:
         return None
     if isinstance(value, list):
@@ -52,7 +55,7 @@ def plain_value(value: object, depth: int = _DEPTH) -> Any:
     if not isinstance(value, dict):
         return value
     for name, inner in value.items():
-        if inner is None:  # some exporters write all of the names
+        if inner is None:  # some exporters write all type names and leave the others null
             continue
         kind = name.replace("_v", "V")
         if kind == "intValue":
@@ -70,9 +73,9 @@ def plain_value(value: object, depth: int = _DEPTH) -> Any:
 
 
 def tree(attributes: dict[str, object]) -> dict[str, Any]:
-    """Return dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values.
+    """Convert dotted names into nested objects (`a.0.b` → `{"a": [{"b": ...}]}`).
 
-    If names conflict, the first name counts.
+    Objects inside values are converted too. If names conflict, the first name counts.
     """
     root: dict[str, object] = {}
     for name, value in attributes.items():
@@ -117,7 +120,10 @@ def _treed(value: object, depth: int = _DEPTH) -> object:
 
 
 def _listed(value: object, depth: int = _DEPTH) -> object:
-    """Objects whose names are all numbers are lists, in the order of the numbers."""
+    """Convert objects whose names are all numbers into lists.
+
+    The list has the order of the numbers.
+    """
     if not isinstance(value, dict) or depth < 0:
         return value
     inner = {name: _listed(element, depth - 1) for name, element in value.items()}
@@ -132,7 +138,10 @@ def _listed(value: object, depth: int = _DEPTH) -> object:
 
 
 def _whole(value: object) -> object:
-    """64-bit numbers are texts in JSON."""
+    """Return a whole number.
+
+    JSON encodes 64-bit numbers as text.
+    """
     try:
         return int(value) if isinstance(value, str) and len(value) < 25 else value
     except ValueError:

@@ -1,6 +1,7 @@
 """One conversation of a trace.
 
-It has its items, the keys by which items are compared, and counts of what was left out.
+A conversation has items, the keys by which items are compared, and counts of content that was left
+out.
 """
 
 from collections import Counter
@@ -29,10 +30,12 @@ HARMLESS = {
     "model_call_without_text": "steps that say only that a model was called; damage, too, if "
     "nothing else says what it said",
 }
-"""What is left out of a conversation, and why that changes nothing in it."""
+"""Kinds of content that a conversation leaves out, with the reason why leaving it out is
+harmless.
+"""
 
 _DEPTH = 40
-"""Deeper than this nobody looks for the step around a step."""
+"""Maximum number of outer steps that are visited."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +53,31 @@ class ModelAnswer:
 
 @dataclass
 class Conversation:
-    """A conversation: its system prompt, its items with their keys, and the calls that made it."""
+    """A conversation: its system prompt, its items with their keys, and its model calls."""
 
     system: Items = field(default_factory=list)
     items: Items = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
     calls: list[Span] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    """What was left out because it is harmless: see `HARMLESS`."""
+    """Counts of harmless content that was left out, by the kinds in `HARMLESS`."""
     damage: Counter[str] = field(default_factory=Counter)
     answer_at: int = 0
-    """How many keys there were before the last call's answer."""
+    """Number of keys before the answer of the last call."""
     model_answers: list[ModelAnswer] = field(default_factory=list)
     """The answers among the items. An answer that a later call replaced is not one of them."""
 
     @property
     def seconds(self) -> float:
-        """From its first call to the end of its last."""
+        """The duration in seconds from the start of the first call to the end of the last call."""
         times = [time for call in self.calls for time in (call.started, call.ended) if time]
         return (max(times) - min(times)).total_seconds() if times else 0.0
 
 
 def key_of(item: Item) -> Any:
-    """Return the key by which an item is compared.
+    """Return the key by which an item is compared, or None.
 
-    Return None for an item that is not compared (reasoning and other kinds without words).
+    Items that are not compared have no key: reasoning, and other kinds without text.
     """
     if item.kind == "message":
         return item.role, item.text.strip()
@@ -86,7 +89,7 @@ def key_of(item: Item) -> Any:
 
 
 def open_calls(items: Sequence[Item]) -> list[Item]:
-    """Return the calls at the end of a conversation that no result has answered."""
+    """Return the calls at the end of a conversation that have no result yet."""
     waiting: list[Item] = []
     for item in reversed(items):
         if item.kind == "function_call":
@@ -100,7 +103,8 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
     """Add items and their keys to a conversation."""
     for (
         item
-    ) in items:  # of one response's words and calls, some instrumentations make several messages
+    # some instrumentations split the text and calls of one response into several messages
+    ) in items:
         conversation.items.append(
             msgspec.structs.replace(item, first=False) if item.first else item
         )
@@ -109,7 +113,7 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
 
 
 def split_head(items: Items) -> tuple[Items, Items]:
-    """Return the system prompt at the head, and what follows it."""
+    """Split items into the system prompt at the beginning and the rest."""
     head_length = 0
     while head_length < len(items) and items[head_length].role == "system":
         head_length += 1
@@ -117,7 +121,7 @@ def split_head(items: Items) -> tuple[Items, Items]:
 
 
 def steps_around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """Yield the steps around a step, from the inside."""
+    """Yield the steps that contain a step, from the innermost to the outermost."""
     for _ in range(_DEPTH):
         outer = steps.get((span.trace, span.parent or ""))
         if outer is None:

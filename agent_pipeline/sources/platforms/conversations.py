@@ -1,11 +1,12 @@
 """Conversations made from the steps of a session.
 
-Each model call's input repeats the conversation so far, and only what is new is added. Messages are
-compared as plain items, by their content: without ids, reasoning, and the system prompt at the
-head. A call continues a conversation if its input begins with messages of the conversation, in
-order and up to its last message. These are all messages, or what a window or a summary of earlier
-runs left. If an input is repeated, it is a repeated record or a retry, and the last answer counts.
-A call that continues nothing (a sub-agent, a guard, a fork) begins a separate conversation.
+The input of each model call repeats the conversation so far, so only new messages are added.
+Messages are compared by their content: without ids, reasoning, and the system prompt at the
+beginning. A call continues a conversation if its input begins with messages of the conversation, in
+order and up to its last message. The input may lack some messages, because a window or a summary
+removed them. If an input is repeated, it is a repeated record or a retry, and the last answer
+counts. A call that continues no conversation (of a sub-agent, a guard or a fork) begins a separate
+conversation.
 """
 
 import re
@@ -42,13 +43,13 @@ _CLOCK = re.compile(
     r"|dec(?:ember)?)\b|\b[ap]\.?m\b\.?",
     re.IGNORECASE,
 )
-"""The words of dates and times, which many agents write anew into every prompt."""
+"""Words of dates and times, which many agents write into every prompt."""
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
     """Return the conversations that the steps of a session recorded.
 
-    The main conversation comes first, then the conversations beside it.
+    The main conversation comes first, then the others.
     """
     conversations = conversations_of(_calls(spans))
     tools = in_order(span for span in spans if span.kind == "tool")
@@ -85,14 +86,15 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
             system,
             request_items,
             read_items([*request, *call.answered])[len(request) :],
-        )  # what an answer follows says more
+        )  # the messages before an answer help to read it
     return conversations
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     """Return the conversation that lasted longest.
 
-    Of conversations that lasted equally long, the one with the most items counts, then the first.
+    If several conversations lasted equally long, the conversation with the most items counts, then
+    the first.
     """
     return max(
         conversations, key=lambda conversation: (conversation.seconds, len(conversation.keys))
@@ -125,7 +127,8 @@ def _place(
     ]
     for (
         conversation
-    ) in alike:  # a recorder that leaves out calls: their results follow what was said
+    # a recorder may leave out calls, so that a result follows the last message directly
+    ) in alike:
         without = [key for key in conversation.keys if key[0] != "call"]
         if (
             open_calls(conversation.items)
@@ -137,7 +140,8 @@ def _place(
     for conversation in alike:
         same = len(commonprefix([conversation.keys, keys]))  # noqa: RUF071  of keys, not of paths
         if same and same == len(keys) and conversation.keys[same : same + len(answer)] == answer:
-            conversation.skipped["repeated_span"] += 1  # two instrumentations saw one call
+            # two instrumentations recorded the same call
+            conversation.skipped["repeated_span"] += 1
             return
         if same and conversation.answer_at <= same < len(conversation.keys):
             conversation.skipped["superseded_item"] += len(conversation.keys) - same
@@ -154,7 +158,7 @@ def _place(
 def _go_on(
     conversation: Conversation, call: Span, system: Items, new: Items, answered: Items
 ) -> None:
-    """Add a call's new items and its answer to a conversation."""
+    """Add the new items of a call and its answer to a conversation."""
     if not conversation.system:
         conversation.system = system
     elif system and not _same_system(conversation.system, system):
@@ -174,7 +178,7 @@ def _next_part(
 ) -> Conversation | None:
     """Return the conversation that a call continues although its input repeats nothing.
 
-    In this case, the service stores the conversation and receives only what is new.
+    This happens if the service stores the conversation and receives only the new messages.
     """
     if request_items and request_items[0].kind == "function_call_output":
         return next(
@@ -191,9 +195,10 @@ def _next_part(
 
 
 def _continued(earlier: list[object], request_keys: list[object]) -> int:
-    """Return how many messages of a request repeat a conversation; 0 if it is not continued.
+    """Return how many items of a request repeat a conversation, or 0 if it is not continued.
 
-    The messages must be in the conversation's order, and the last of them must be its last.
+    The items must have the conversation's order, and the last of them must be the conversation's
+    last item.
     """
     for count in range(len(request_keys), 0, -1):
         if earlier and request_keys[count - 1] == earlier[-1]:
@@ -206,7 +211,10 @@ def _continued(earlier: list[object], request_keys: list[object]) -> int:
 
 
 def _after(items: Items, count: int) -> Items:
-    """Return the items behind the first `count` that are compared."""
+    """Return the items after the first `count` compared items.
+
+    Items without a key are not counted.
+    """
     for index, item in enumerate(items):
         if count == 0:
             return items[index:]
@@ -228,7 +236,7 @@ def _same_system(left: Items, right: Items) -> bool:
 
 
 def _differs_by_clock(left: Items, right: Items) -> bool:
-    """Return whether nothing but dates, times and numbers differ in two system prompts."""
+    """Return whether two system prompts differ only in dates, times and numbers."""
     return [_CLOCK.sub("0", item.text) for item in left] == [
         _CLOCK.sub("0", item.text) for item in right
     ]
@@ -240,9 +248,10 @@ def _untrained(item: Item) -> Item:
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """Return a session without the text of a model call.
+    """Return the conversation of a session that records no text of a model call.
 
-    It consists of the input and output of each run's root, and the tool calls between them.
+    The conversation consists of the input and output of each run's root span, with the tool calls
+    between them.
     """
     conversation = Conversation()
     runs: dict[str, list[Span]] = {}
@@ -270,16 +279,16 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
         conversation.skipped["model_call_without_text"] = models or 1
     if (
         models and conversation.items
-    ):  # what the model was told and said between its calls is not there
+    ):  # the messages between the model's calls are missing
         conversation.damage["cut_text"] += 1
     return conversation
 
 
 def _calls(spans: list[Span]) -> list[Span]:
-    """Return the model calls.
+    """Return the model calls of a session.
 
-    If two instrumentations saw one call, two calls lie within each other. Then a call whose input
-    cannot be read is left out.
+    If two instrumentations recorded the same call, one call lies within the other. The call whose
+    input cannot be read is then left out.
     """
     calls = [
         _with_unread(span)
@@ -306,11 +315,11 @@ def _calls(spans: list[Span]) -> list[Span]:
 
 
 def _with_unread(span: Span) -> Span:
-    """Return a model call with items of damage for a request or response without messages.
+    """Return a model call, with items of damage if its request or response has no messages.
 
-    A step without any message is left out, because frameworks call other steps model calls, too
-    (llama-index's preparation of a call). If the step was a call, the input of the next call
-    contains its messages.
+    A step without any message is left out, because frameworks also label other steps as model calls
+    (such as llama-index's preparation of a call). If the step really was a call, the input of the
+    next call contains its messages.
     """
     prompt = span.prompt or ([mark_unread("request")] if span.has_unread_request else [])
     answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
@@ -318,7 +327,7 @@ def _with_unread(span: Span) -> Span:
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
-    """Return the system prompt of the nearest step around a conversation that has one.
+    """Return the system prompt of the nearest outer step that has one.
 
     Some agents record the prompt once, and not with each call.
     """

@@ -1,8 +1,8 @@
 """Attributes of spans in the dialects of OpenTelemetry.
 
 The dialects are the GenAI conventions (`gen_ai.input.messages`, …), OpenInference
-(`llm.input_messages.<i>.message.role`, …) and the AI SDK's own (`ai.prompt.messages`, …). A span
-may use several dialects.
+(`llm.input_messages.<i>.message.role`, …) and the AI SDK's own attributes (`ai.prompt.messages`,
+…). A span may use several dialects.
 """
 
 from agent_pipeline.sessions.items import mark_cut_text
@@ -48,7 +48,7 @@ _EVALUATIONS = {
 def fill_in(span: Span, attributes: Record, kind: object = None) -> None:
     """Fill in the fields of a span from its attributes in any dialect.
 
-    `kind` is OpenInference's kind, if it stands next to the attributes.
+    `kind` is OpenInference's kind, if the record states it outside of the attributes.
     """
     if is_openinference(attributes, kind):
         _openinference_span(span, tree(attributes), kind)
@@ -63,7 +63,7 @@ def fill_in(span: Span, attributes: Record, kind: object = None) -> None:
 
 
 def finish_reason(attributes: Record) -> str | None:
-    """Return why a span's model stopped, from the attribute of any dialect.
+    """Return the reason why a span's model stopped, in any dialect.
 
     If there are several choices, the first choice counts.
     """
@@ -73,7 +73,7 @@ def finish_reason(attributes: Record) -> str | None:
 
 
 def is_openinference(attributes: Record, kind: object) -> bool:
-    """Check whether a span uses OpenInference."""
+    """Return whether a span uses OpenInference."""
     return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
 
@@ -90,7 +90,7 @@ def evaluations_in(attributes: Record) -> list[Score]:
 
 
 def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
-    """Fill in a span from OpenInference's attributes, which are a tree."""
+    """Fill in a span from a tree of OpenInference's attributes."""
     llm = section(attributes, "llm")
     named = (
         text(section(attributes, "openinference", "span").get("kind"))
@@ -137,9 +137,9 @@ def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
 
 
 def _whole_json(attribute: Record, value: object) -> object:
-    """Return the value of an attribute, decoded if its type is JSON.
+    """Decode an attribute if its type is JSON.
 
-    If the JSON has lost its end, return an item of damage.
+    If the end of the JSON is missing, return an item of damage.
     """
     if attribute.get("mime_type") != "application/json" or not isinstance(value, str):
         return value
@@ -221,7 +221,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
         if attributes.get(name)
     ]
     response = messages_of([*answered, *elements(calls)], "assistant")
-    if isinstance(calls, str) and calls.strip():  # JSON that has lost its end
+    if isinstance(calls, str) and calls.strip():  # the end of the JSON is missing
         response = [*response, mark_cut_text("tool calls", calls)]
     span.prompt, span.answered = request.messages or span.prompt, response or span.answered
     span.tools = [
@@ -260,7 +260,7 @@ def _message(raw: object) -> object:
         ]
     if calls := elements(message.get("tool_calls")):
         chat["tool_calls"] = [section(call, "tool_call") or call for call in calls]
-    if name := message.get("function_call_name"):  # before there were several calls in a message
+    if name := message.get("function_call_name"):  # older versions allow only one call per message
         chat["function_call"] = {
             "name": name,
             "arguments": message.get("function_call_arguments_json"),

@@ -1,10 +1,10 @@
 """Records of Langfuse: observations, traces and scores.
 
-They are as the API returns them, a trace with its observations inside or separate, and a trace as
-the UI downloads it. Traces with one session id are the runs of a session. Newer APIs have no
-traces: an observation names its trace and session, and a score names its `subject`. An observation
-that came by OpenTelemetry has the rest of its span's attributes in its metadata. They are read as
-the attributes of a span.
+The records have the form of the API (a trace with its observations inside or separate), or of a
+download from the UI. Traces with the same session id are the runs of one session. Newer APIs have
+no traces: an observation names its trace and session, and a score names its `subject`. An
+observation that came by OpenTelemetry has further attributes of its span in its metadata; they are
+read as the attributes of a span.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -45,11 +45,11 @@ _TYPES = {
 _COUNTS = ("input", "output", "total")
 _OF_SCORES = {"traceId", "sessionId", "subject"}
 _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
-"""Types of scores whose number says nothing: it is the category's, or 0."""
+"""Types of scores whose number has no meaning, because it is a category's number or 0."""
 
 
 class LangfuseSource(SpanSource):
-    """A reader of files of records, or of a running Langfuse."""
+    """A reader of files of Langfuse records, or of a running Langfuse server."""
 
     name = "langfuse"
     version = 9
@@ -74,8 +74,8 @@ class LangfuseSource(SpanSource):
 
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
-            # What no observation, trace or score is stays, empty: it is counted among what belongs
-            # to no session.
+            # Entries that are not an observation, trace or score become empty records. They are
+            # counted among the records that belong to no session.
             known = [
                 entry if isinstance(entry, dict) and self.accepts(entry) else None
                 for entry in record["data"]
@@ -179,7 +179,7 @@ class LangfuseSource(SpanSource):
 
 
 def _tool_call(arguments: object, answered: object) -> tuple[object, object]:
-    """Return the arguments and the result of a tool's step.
+    """Return the arguments and the result of a tool step.
 
     Strands writes both as messages, and the result as JSON of blocks.
     """
@@ -195,9 +195,9 @@ def _tool_call(arguments: object, answered: object) -> tuple[object, object]:
 
 
 def _metadata(record: Record) -> Record:
-    """Return a record's metadata.
+    """Return a record's metadata, with OpenTelemetry's names as nested objects.
 
-    Langfuse 4 flattens OpenTelemetry's names (`attributes.llm.model_name`); they are nested again.
+    Langfuse 4 flattens these names (`attributes.llm.model_name`).
     """
     kept: Record = {}
     flat: dict[str, Record] = {}

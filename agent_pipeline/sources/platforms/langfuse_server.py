@@ -1,8 +1,8 @@
-"""A running Langfuse (4.x).
+"""Reading from a running Langfuse server (4.x).
 
 A listing returns the observations of every trace without input and output, and all scores. Pages
-start with the latest and continue after the last item listed (a cursor), so changes in the meantime
-move no page.
+begin with the latest item and continue after the last listed item (a cursor), so changes in the
+meantime do not shift the pages.
 """
 
 import json
@@ -16,13 +16,14 @@ from agent_pipeline.sources.formats.services import Head, Service
 
 _OBSERVATIONS = "/api/public/v2/observations"
 _CUT = 200
-"""Of a metadata value that is not named in a request, the API may give so many characters."""
+"""Number of characters to which the API cuts a metadata value, unless the request names its key."""
 
 
 class LangfuseServer(Service):
-    """The project of a key.
+    """The project that an API key of a Langfuse server belongs to.
 
-    The scores of a session are a separate head, as they are a separate record in a file.
+    The scores of a session are a separate entry of the listing, as they are a separate record in a
+    file.
     """
 
     variables = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
@@ -40,7 +41,8 @@ class LangfuseServer(Service):
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         scores: dict[str, list[Record]] = defaultdict(list)
-        # Scores first: what they are of is there already when the observations are listed.
+        # Scores are read first, so that the observations listed later include everything that the
+        # scores refer to.
         for score in self.pages(
             "/api/public/v3/scores", "data", {"fields": "subject", "limit": 100}
         ):
@@ -63,7 +65,7 @@ class LangfuseServer(Service):
             )
             steps[trace][step] = max(
                 steps[trace].get(step, now), now
-            )  # one that was updated meanwhile may be listed twice
+            )  # an observation that was updated in the meantime may be listed twice
             about[trace] = chosen(
                 observation, ("traceId", "projectId", "sessionId", "traceName")
             ) | about.get(trace, {})
@@ -108,7 +110,10 @@ class LangfuseServer(Service):
         return {"data": [*(observations[step] for step in steps), *head.listed["scores"]]}
 
     def _observations(self, trace: str, more: Record | None = None) -> dict[str, Record]:
-        """Return the observations of a trace by their ids; of two states of one the later."""
+        """Return the observations of a trace, by id.
+
+        If an observation is listed in two states, the later state counts.
+        """
         parameters = {
             "traceId": trace,
             "fields": "core,basic,time,io,metadata,model,usage,trace_context",

@@ -1,9 +1,7 @@
-"""Runs of LangSmith, a record each, as its SDK's `Run` is written (`model_dump_json`).
+"""Runs of LangSmith, one record per run, in the form of its SDK's `Run` (`model_dump_json`).
 
-Traces of one thread are the runs of a session.
-
-A run says what its SDK recorded: an API's request and response, or LangChain's lists of messages
-and generations.
+Traces of one thread are the runs of one session. The form of a run depends on its SDK: an API's
+request and response, or LangChain's lists of messages and generations.
 """
 
 from agent_pipeline.sessions.items import mark_unread
@@ -30,7 +28,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LangSmithSource(SpanSource):
-    """A reader of files of runs, and of feedback about them.
+    """A reader of files of LangSmith runs, and of feedback about runs.
 
     The SDK's project is the project, and the name of a trace's first run is the agent.
     """
@@ -73,7 +71,7 @@ class LangSmithSource(SpanSource):
         tool, metadata = outputs.get("output"), section(extra, "metadata")
         cost = next(
             iter(elements(decoded(f"[{record.get('total_cost')}]"))), None
-        )  # a decimal number is a text
+        )  # a decimal number is stored as text
         span = span_of(
             record,
             record.get("run_type"),
@@ -132,7 +130,7 @@ class LangSmithSource(SpanSource):
 
     def _new_index(self) -> Index:
         self._traces: dict[str, str] = {}
-        """The trace of each run, by its id: feedback may name a run only."""
+        """Trace of each run, by run id, because feedback may name only a run."""
         return super()._new_index()
 
     def _partitioned(
@@ -142,7 +140,7 @@ class LangSmithSource(SpanSource):
     ) -> Index:
         """Add the feedback about a run to the run's trace, and return the index.
 
-        Feedback about a run that is not in the store is noted.
+        If the run is not in the store, a note says so.
         """
         traces = set(self._traces.values())
         lost = 0
@@ -164,7 +162,7 @@ class LangSmithSource(SpanSource):
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         """Return the session, with each piece of feedback counted once.
 
-        Feedback stands in a separate record, in a run's statistics, or in both.
+        Feedback may be a separate record, an entry in a run's statistics, or both.
         """
         recorded_feedback = {
             (text(record.get("run_id")), text(record.get("key")))
@@ -183,7 +181,7 @@ class LangSmithSource(SpanSource):
 
 
 def _is_feedback(record: Record) -> bool:
-    """Check whether a record is feedback about a run, as `Client.list_feedback` returns it."""
+    """Return whether a record is feedback about a run, as `Client.list_feedback` returns it."""
     return (
         {"run_id", "key"} <= record.keys()
         and not {"score", "value"}.isdisjoint(record)
@@ -192,7 +190,7 @@ def _is_feedback(record: Record) -> bool:
 
 
 def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str | None]]) -> Record:
-    """Return a run without the statistics of feedback that is in separate records."""
+    """Remove statistics of feedback from a run if the feedback is also a separate record."""
     stats = section(record, "feedback_stats")
     kept = {
         name: value
@@ -203,9 +201,9 @@ def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str |
 
 
 def _inner(lists: object) -> list[object]:
-    """Return the first list of LangChain's list of lists, which has a list per prompt.
+    """Return the first list of a list of lists.
 
-    A plain list is returned unchanged.
+    LangChain stores one list per prompt. A plain list is returned unchanged.
     """
     first = next(iter(elements(lists)), None)
     return first if isinstance(first, list) else elements(lists)

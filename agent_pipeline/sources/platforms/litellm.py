@@ -1,7 +1,7 @@
 """Logs of LiteLLM, one row per call: `{messages, response, session_id, trace_id, ...}`.
 
-LiteLLM's file and bucket loggers write them, or they are the rows of its spend logs. The calls of
-one session repeat the conversation so far.
+The rows come from LiteLLM's file and bucket loggers, or from its spend logs. Each call of a session
+repeats the conversation so far.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -25,7 +25,7 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LiteLLMSource(SpanSource):
-    """A reader of a file or folder of logs."""
+    """A reader of a file or folder of LiteLLM logs."""
 
     name = "litellm"
     version = 2

@@ -1,7 +1,7 @@
 """Traces of MLflow 3 as JSON, and the rows of `mlflow.search_traces()`.
 
 A trace is `{"info": {...}, "data": {"spans": [...]}}`. A span's attributes are JSON texts. Traces
-with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
+with the same `mlflow.trace.session` are the runs of one session, and assessments are its metrics.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -25,7 +25,7 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class MLflowSource(SpanSource):
-    """A reader of files of traces, of `mlflow.db`, or of a running MLflow."""
+    """A reader of files of MLflow traces, of `mlflow.db`, or of a running MLflow server."""
 
     name = "mlflow"
     version = 4
@@ -83,7 +83,10 @@ class MLflowSource(SpanSource):
 
 
 def _info(record: Record) -> Record:
-    """Return the information about a trace; a row of a table has it in columns."""
+    """Return the information about a trace.
+
+    A row of a table has it in columns.
+    """
     return (
         decoded_object(record.get("info"))
         if "info" in record

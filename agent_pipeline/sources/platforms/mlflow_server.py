@@ -1,6 +1,6 @@
-"""A running MLflow server (3.x).
+"""Reading from a running MLflow server (3.x).
 
-A listing is the search for traces, which returns everything but the spans, including assessments.
+A listing is a search for traces. It returns everything but the spans, and includes assessments.
 """
 
 import json
@@ -74,7 +74,10 @@ class MLflowServer(Service):
 
 
 def _as_saved(span: Record) -> Record:
-    """Return a span as MLflow saves it: its attributes are JSON texts."""
+    """Return a span in the form in which MLflow saves it.
+
+    Its attributes are JSON texts.
+    """
     return span | {
         "attributes": {
             name: json.dumps(value)

@@ -1,12 +1,13 @@
 """OpenTelemetry spans and log records of model calls.
 
-They are OTLP JSON (`resourceSpans`, `resourceLogs`), and single records as Phoenix's API and data
-frames and the SDKs' console exporters write them. Requests and answers are in one of two dialects:
-the GenAI conventions (`gen_ai.input.messages`, …) and OpenInference
-(`llm.input_messages.<i>.message.*`). A file may have both; the reader is chosen by the dialect that
-it contains. Spans of a trace belong to the session that any of them names. Log records contain what
-their span lacks: all content of a call, or one message per record, as in older GenAI conventions.
-They are added to their span by its id. Without the span, the records of one id are a call.
+They are OTLP JSON (`resourceSpans`, `resourceLogs`), or single records in the form of Phoenix's API
+and data frames or the SDKs' console exporters. Requests and answers use one of two dialects: the
+GenAI conventions (`gen_ai.input.messages`, …) or OpenInference
+(`llm.input_messages.<i>.message.*`). A file may contain both dialects, and the dialect decides
+which reader is used. All spans of a trace belong to the session that any of them names. Log records
+contain data that their span lacks: all content of a call, or one message per record in older GenAI
+conventions. They are added to their span by its id. If the span is missing, the records with its id
+form a call.
 """
 
 from collections.abc import Iterator
@@ -54,14 +55,14 @@ _MESSAGE_EVENTS = (
 )
 _NUMBERED = ("gen_ai.prompt.", "gen_ai.completion.", "llm.prompts.", "llm.completions.")
 _LOST = ("droppedAttributesCount", "dropped_attributes_count")
-"""How many attributes a span's limit of their number has taken from it: of a long conversation,
-each message is some attributes.
+"""Fields with the number of attributes that a span lost because of a limit. Each message of a
+conversation takes several attributes, so a long conversation may reach the limit.
 """
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
 class OpenTelemetrySource(SpanSource):
-    """A reader of spans and log records by the GenAI conventions."""
+    """A reader of spans and log records that use the GenAI conventions."""
 
     name = "opentelemetry"
     version = 6
@@ -153,14 +154,14 @@ class OpenTelemetrySource(SpanSource):
         attributes = record["attributes"]
         task_fields = (
             () if "crew_id" in attributes else ("task_id",)
-        )  # CrewAI's is another with every run
+        )  # CrewAI's task_id is different in every run
         return decoded_object(attributes.get("metadata")) | chosen(
             attributes, (*task_fields, "trial")
         )
 
 
 class OpenInferenceSource(OpenTelemetrySource):
-    """A reader of spans by OpenInference's conventions, such as Phoenix's."""
+    """A reader of spans that use OpenInference's conventions, such as Phoenix's spans."""
 
     name = "openinference"
     looks_like = (
@@ -190,7 +191,7 @@ def _is_event(record: Record) -> bool:
 
 
 def _steps_in(record: Record) -> Iterator[Record]:
-    """Spans and log records in one form, see `_step`."""
+    """Yield the spans and log records in a record, in the form of `_step`."""
     for leaf, resource in _leaves(record, "resourceLogs", "scopeLogs", "logRecords"):
         yield _event(leaf, plain_value(leaf.get("body")), resource)
     for leaf, resource in _leaves(record, "resourceSpans", "scopeSpans", "spans"):
@@ -232,7 +233,7 @@ def _step(
         resource: The attributes of its resource.
         code: The code of its status.
         message: The message of its status.
-        kind: The kind that the record names next to its attributes.
+        kind: The kind that the record states outside of its attributes.
     """
     events = [
         {"name": event.get("name"), "attributes": _attributes(event)}
@@ -254,7 +255,7 @@ def _step(
 def _event(leaf: Record, body: object, resource: Record) -> Record:
     """Return a log record as a step with the ids of its span.
 
-    A message in the body of the log record is a message of the call.
+    If the body of the log record is a message, it becomes a message of the call.
     """
     name, attributes, message_body = (
         first_of(leaf, "eventName", "event_name"),
@@ -282,9 +283,9 @@ def _event(leaf: Record, body: object, resource: Record) -> Record:
 
 
 def _unread_messages(record: Record) -> str | None:
-    """Return where a span has messages that are not read.
+    """Return the place of messages that cannot be read from a span, or None.
 
-    Such messages are in separate events, or in one attribute per message.
+    The place is separate events, or one attribute per message.
     """
     names = [str(event.get("name")) for event in record["events"]]
     if any(name == "gen_ai.choice" or name.startswith(_MESSAGE_EVENTS) for name in names):
@@ -293,9 +294,9 @@ def _unread_messages(record: Record) -> str | None:
 
 
 def _whole_message(message: Record) -> object:
-    """Return an event's message.
+    """Return the message of an event.
 
-    If the capture of contents was off when the message was recorded, return an item of damage.
+    If recording of contents was off, return an item of damage.
     """
     calls = objects(message.get("tool_calls"))
     has_arguments = all("arguments" in (section(call, "function") or call) for call in calls)
@@ -333,9 +334,9 @@ def _with_events(
 
 
 def _single_span(record: Record) -> Record:
-    """Return a span that is a record by itself as a step.
+    """Return a single span record as a step.
 
-    A data frame has a column per attribute and per field of the context.
+    A data frame has one column per attribute and per field of the context.
     """
     raw, status = decoded(record.get("attributes")), record.get("status")
     code, message = record.get("status_code"), record.get("status_message")
@@ -355,7 +356,7 @@ def _single_span(record: Record) -> Record:
 
 
 def _columns(row: Record, prefix: str) -> Record:
-    """Return the columns of a row whose names begin with a prefix, without the prefix."""
+    """Return the columns of a row whose names begin with a prefix, with the prefix removed."""
     return {
         name.removeprefix(prefix): value
         for name, value in row.items()

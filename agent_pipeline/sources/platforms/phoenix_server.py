@@ -1,4 +1,4 @@
-"""A running Phoenix server.
+"""Reading from a running Phoenix server.
 
 A listing returns the spans of every trace without their content, and all annotations.
 """
@@ -15,9 +15,7 @@ from agent_pipeline.sources.formats.services import Head, Service
 from agent_pipeline.sources.platforms.attributes import AGENTS, OF_MODELS, SESSIONS, has
 
 _IDS = {"span": 200, "trace": 100, "session": 50}
-"""How many ids a request may name: proxies refuse addresses that are longer than 8,000
-characters.
-"""
+"""Maximum number of ids per request, by kind. Proxies refuse URLs of more than 8,000 characters."""
 
 
 class PhoenixServer(Service):
@@ -107,10 +105,10 @@ class PhoenixServer(Service):
         }
 
     def _spans(self, heads: list[Head]) -> dict[str, list[Record]]:
-        """Return the spans of traces that were listed with one project, ordered by id.
+        """Return the spans of traces of one project, by trace, ordered by span id.
 
         Raises:
-            StoreError: there are fewer spans than were listed.
+            StoreError: A span that was listed is missing.
         """
         spans_by_trace: dict[str, list[Record]] = defaultdict(list)
         path = f"/v1/projects/{heads[0].project}/spans"
@@ -127,7 +125,7 @@ class PhoenixServer(Service):
         return spans_by_trace
 
     def _annotations(self, path: str, kind: str, ids: Iterable[str]) -> dict[str, list[Record]]:
-        """Return the annotations of spans, traces or sessions, by their ids."""
+        """Return the annotations of spans, traces or sessions, by id."""
         annotations_by_id: dict[str, list[Record]] = defaultdict(list)
         for some in _some(list(ids), kind):
             for annotation in self.pages(

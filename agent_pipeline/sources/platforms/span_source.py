@@ -1,11 +1,10 @@
-"""Base of the readers of tracing platforms.
+"""Base class of the readers of tracing platforms.
 
-The spans of one session become the session, and a further session per conversation beside it. A
-reader defines which spans a record holds (`spans`), which trace and session they belong to
-(`identify`) and what evaluations measured (`scores_of`). Traces that name one session are its runs.
-
-Evaluations are recorded by the metric's name and judge nothing here: 1 is good for correctness and
-bad for toxicity, and only a setting defines the direction of a metric.
+The spans of one session become a session, plus one more session for each other conversation in
+them. A reader defines which spans a record holds (`spans`), which trace and session they belong to
+(`identify`), and which evaluations it holds (`scores_of`). Traces that name the same session are
+its runs. Evaluations are recorded under the metric's name and do not become a judgment here: 1 is
+good for correctness and bad for toxicity, and only a setting defines the direction of a metric.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ from agent_pipeline.sources.platforms.conversations import conversations_in
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Score = tuple[str, Any]
-"""What an evaluation measured: the metric's name, and a number, a bool or a word."""
+"""Result of an evaluation: the metric's name, and a number, a boolean or a word."""
 
 _USAGE = {
     "prompt": "input_tokens",
@@ -43,17 +42,20 @@ _USAGE = {
     "output": "output_tokens",
     "total": "total_tokens",
 }
-"""Token counts have one name each: prompt and completion go by input and output."""
+"""Mapping from the platforms' names of token counts to common names."""
 
 
 class SpanSource(FileSource):
-    """A reader of spans; base of the readers of tracing platforms."""
+    """A base class for readers of tracing platforms, whose records are spans."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
     merges = True
 
     def spans(self, record: Record) -> list[Span]:
-        """Return the spans in a record; none if the record only describes other records."""
+        """Return the spans in a record.
+
+        The result is empty if the record only describes other records.
+        """
         raise NotImplementedError
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -61,13 +63,13 @@ class SpanSource(FileSource):
         return []
 
     def words_of(self, record: Record) -> list[object]:
-        """Return the words with which people judged a run or its session."""
+        """Return the words that people used to judge a run or its session."""
         return []
 
     def metadata(self, record: Record) -> Record:
         """Return the fields of a record that describe the whole session.
 
-        They become its context. `task_id` and `trial` are its fields, too.
+        They become its context. `task_id` and `trial` also become fields of the session.
         """
         return {}
 
@@ -98,9 +100,10 @@ class SpanSource(FileSource):
             )
 
     def _new_index(self) -> Index:
-        """Return the index, with each session of several agents of a project in one partition.
+        """Return the index, with each session in a single partition.
 
-        The session belongs to the agent with the most records of it.
+        If several agents of a project have records of a session, the session belongs to the agent
+        with the most records.
         """
         index = super()._new_index()
         holders: dict[tuple[str, str], list[PartitionKey]] = {}
@@ -141,16 +144,16 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
 
 
 def _media_in(item: Item) -> int:
-    """Return how many pictures and files a platform keeps apart from a text."""
+    """Count the pictures and files in a text that a platform stores separately."""
     return sum(1 for _ in MEDIA.finditer(item.text)) if "@@@" in item.text else 0
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the values of metrics by name, and the words that are no value.
+    """Return the values of metrics by name, and the words that are not values.
 
-    If a name has several values (of a session's runs, for example), the mean counts, so that a good
-    value does not hide a bad one. If a name has several words, the last word counts. Words such as
-    `pass` and `incorrect` are 1 and 0, as a bool is.
+    If a name has several values (for example of several runs), the mean counts, so that a good
+    value does not hide a bad value. If a name has several words, the last word counts. Words such
+    as `pass` and `incorrect` count as 1 and 0, as booleans do.
     """
     values: dict[str, list[float]] = {}
     labels: dict[str, str] = {}
@@ -178,9 +181,9 @@ def _tools(calls: list[Span]) -> list[object] | None:
 
 
 def _error(spans: list[Span], main: Conversation) -> str | None:
-    """Return the failure that a session ended with.
+    """Return the error that a session ended with, or None.
 
-    The failure is that of the last run's root, or of the last model call.
+    It is the error of the last run's root span, or of the last model call.
     """
     last = main.calls[-1:] or in_order(span for span in spans if span.kind == "model")[-1:]
     roots = in_order(span for span in spans if span.parent is None and span.kind != "tool")[-1:]

@@ -1,4 +1,4 @@
-"""One step of a trace, read from the names of every platform.
+"""One step of a trace, in a form that is common to all platforms.
 
 A step has a position in the trace and a kind, and may be a model call.
 """
@@ -34,7 +34,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("tool", "function", "execute_tool"), "tool"),
     **dict.fromkeys(("agent", "invoke_agent", "invoke_workflow", "create_agent"), "other"),
 }
-"""The kinds of steps by all their names, in small letters."""
+"""Kinds of steps, by the platforms' names in lower case."""
 
 _IDS = {
     "trace": ("traceId", "trace_id"),
@@ -64,7 +64,7 @@ _NO_TIME = datetime.max.replace(tzinfo=UTC)
 
 @dataclass
 class Span:
-    """A step of a trace, whatever platform recorded it.
+    """A step of a trace, from any platform.
 
     `prompt` and `answered` are chat messages or Responses items.
     """
@@ -87,7 +87,9 @@ class Span:
     output: Any = None
     call_id: Any = None
     has_unread_request: bool = False
-    """Whether the record holds a request in which no message was found; so for a response."""
+    """True if the record holds a request in which no message was found. The next field is its
+    counterpart for the response.
+    """
     has_unread_response: bool = False
 
     @property
@@ -103,11 +105,11 @@ class Span:
         model: object = None,
         usage: Record | None = None,
     ) -> None:
-        """Set the request and the answer of a model call, in any API's spelling.
+        """Set the request and the answer of a model call, in the form of any API.
 
-        `tools`, `model` and `usage` are the values that the step itself states. They take
-        precedence over those of the request and the response. A value that is not stated anywhere
-        stays unchanged.
+        `tools`, `model` and `usage` are values that the step itself states. They take precedence
+        over the values in the request and the response. A value that is not stated anywhere stays
+        unchanged.
 
         Args:
             prompt: The request.
@@ -132,7 +134,7 @@ class Span:
 
 
 def _says_something(value: object) -> bool:
-    """Return whether a value holds any text or number, however deep."""
+    """Return whether a value contains any text or number at any depth."""
     waiting = [value]
     while waiting:
         inner = waiting.pop()
@@ -164,5 +166,8 @@ def span_of(record: Record, kind: object = None, **further_fields: object) -> Sp
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:
-    """Spans by the time they began; those without a time last."""
+    """Return spans ordered by start time.
+
+    Spans without a time come last.
+    """
     return sorted(spans, key=lambda span: span.order)

@@ -1,6 +1,6 @@
-"""The steps of tools in a trace.
+"""Tool spans in a trace.
 
-They add results to calls, and show calls that the messages lack.
+They add results to calls, and reveal calls that the messages lack.
 """
 
 from collections import Counter, defaultdict, deque
@@ -23,7 +23,8 @@ from agent_pipeline.sources.platforms.spans import Span
 def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
     """Add the results that tool spans recorded to the last calls of a conversation.
 
-    Return the spans whose calls no message has.
+    Returns:
+        The spans whose calls no message contains.
     """
     left = [(span, *tool_items(span)) for span in tools]
     seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
@@ -45,12 +46,12 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
 def kind_of_tool_span(
     span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]
 ) -> str | None:
-    """Return why a tool's step that answers no call is harmless.
+    """Return the reason why a tool span that answers no call is harmless, or None.
 
-    Return None if the step shows a call that the messages lack. Instrumentations write arguments in
-    other forms, or none, and code calls tools whose output it puts into a prompt. If the messages
-    have neither the call nor its output, the answer depends on something that the row would not
-    have.
+    None means that the span shows a call that the messages lack. A span may be harmless although no
+    call matches exactly: instrumentations write arguments in other forms or leave them out, and
+    code may put a tool's output into a prompt. If the messages have neither the call nor its
+    output, the answer depends on content that the training row would not contain.
     """
     if any(
         outer.kind == "tool"
@@ -76,10 +77,10 @@ def kind_of_tool_span(
 
 
 def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
-    """Mark the results that tool spans recorded as failed.
+    """Mark the results as failed that tool spans recorded as failed.
 
-    A result is found by the call's id. Without an id, calls of one name and equal arguments count
-    in their order.
+    A result is found by the call's id. If there is no id, calls with the same name and arguments
+    are matched in order.
     """
     failed: dict[object, deque[bool]] = defaultdict(deque)
     for span in tools if any(span.error for span in tools) else ():
@@ -93,6 +94,6 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
 
 
 def tool_items(span: Span) -> tuple[Item, Item]:
-    """Return the call and the result of a tool's step."""
+    """Return the call and the result of a tool span."""
     call = read_call({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
     return call, read_result(call.call_id, span.output, bool(span.error))
