@@ -1,9 +1,9 @@
-"""Calls and results that a record holds as words, in the form of Hermes.
+"""Tool calls and tool results that a record holds as text, in the format of Hermes.
 
-The form is `<tool_call>{...}</tool_call>` and `<tool_response>...</tool_response>`. Datasets of
-function calls are published in this form. A model that is trained on the words would write about
-calls without making any. The words of other models are recognized (`has_call_words`) but not read:
-they are damage.
+The format is `<tool_call>{...}</tool_call>` and `<tool_response>...</tool_response>`. Datasets of
+function calls are published in this format. A model that is trained on such text would write about
+calls without making any. Calls in the formats of other models are recognized (`has_call_words`) but
+not parsed; they count as damage.
 """
 
 import re
@@ -26,7 +26,9 @@ _CALL_WORDS = re.compile(
     r"|^Action Input:.*^Observation:",
     re.DOTALL | re.MULTILINE,
 )
-"""The forms in which models write calls. The last form is a call and its result in one turn."""
+"""Patterns of the formats in which models write calls. The last pattern is a call and its result in
+one turn.
+"""
 _TEMPLATE_MARKS = re.compile(
     r"<\|(?:channel|message|call|constrain|recipient|start|end|return|im_start|im_end"
     r"|start_header_id|end_header_id|eot_id|eom_id|begin_of_text|end_of_text|endoftext"
@@ -34,7 +36,9 @@ _TEMPLATE_MARKS = re.compile(
     r"|assistant(?:final|commentary)[^a-z]|^>>>\w+\n\s*\{",
     re.DOTALL,
 )
-"""Marks of chat templates. A text with such a mark is raw model output with calls and thoughts."""
+"""Special tokens of chat templates. A text with such a token is raw model output with calls and
+thoughts.
+"""
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _FENCE = re.compile(r"```(?:json)?\s*\n?(.*?)\s*```\s*", re.DOTALL)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
@@ -45,14 +49,13 @@ _FUNCTION_TYPES = ("function", "function_call")
 
 
 CALL_BEGINNINGS = ("<", "[", "{", "```tool_", "assistant", "Observation:")
-"""Every text with the words of a call contains one of these, which are fast to search for."""
+"""Strings that are fast to search for. Every text with a written call contains one of them."""
 
 
 def has_call_words(text: str) -> bool:
-    """Return whether a text has the words of a call.
+    """Return whether a text contains a tool call in written form.
 
-    The words are those that models write (`<tool_call>{...`), or the JSON of calls and nothing
-    else.
+    The call has the format of a model (`<tool_call>{...`), or the whole text is JSON of calls.
     """
     if _CALL_WORDS.search(text) or _TEMPLATE_MARKS.search(_CODE.sub("", text)):
         return True
@@ -90,9 +93,9 @@ def _is_calls(value: object) -> bool:
 
 
 def read_call_words(message: Message) -> Message | None:
-    """Return an assistant's message with the calls that its words write.
+    """Return an assistant message with the calls parsed from its text.
 
-    Returns None if the message is not text followed by calls.
+    The result is None if the message is not text followed by calls.
     """
     text = message["content"]
     calls: list[ToolCall] = []
@@ -110,7 +113,10 @@ def read_call_words(message: Message) -> Message | None:
 
 
 def _read_call(text: str) -> ToolCall | None:
-    """Return the call in a JSON text; None if the text is not a call in the form of Hermes."""
+    """Return the call in a JSON text.
+
+    The result is None if the text is not a call in the format of Hermes.
+    """
     fields = parse_object(text)
     if fields is None or not fields.keys() <= {"name", "arguments", "id"}:
         return None
@@ -126,10 +132,10 @@ def _read_call(text: str) -> ToolCall | None:
 
 
 def read_result_words(message: Message) -> list[Message] | None:
-    """Return the results that the words of a user's or a tool's message write.
+    """Return the results that the text of a user's or a tool's message contains.
 
-    Words after the results become a user's message of their own. Returns None if the message is
-    not results followed by words.
+    Text after the results becomes a separate user message. The result is None if the message is not
+    results followed by text.
     """
     text = message["content"]
     results = _RESULT.findall(text)

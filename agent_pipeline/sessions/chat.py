@@ -1,14 +1,14 @@
-"""The messages and items of every SDK, read into plain items and chats.
+"""Readers that convert the messages and items of every SDK into plain items and chats.
 
-All containers use this reader. It reads OpenAI's chat messages (tool calls, legacy function calls)
-and Responses items, Anthropic's content blocks, Gemini's and Bedrock's parts, the messages of
+All readers use this module. It reads OpenAI's chat messages (tool calls, legacy function calls) and
+Responses items, Anthropic's content blocks, Gemini's and Bedrock's parts, the messages of
 LangChain, llama-index, pydantic-ai and AutoGen, the AI SDK's messages and UI messages,
 OpenTelemetry's GenAI parts, the messages of opencode and Goose, and the calls of AgentDojo and
 Inspect.
 
 A message, a part or an item is understood, known to be harmless, or damage (`unread`,
-`invalid_item`). Order and ids stay as they are: `repair` pairs calls with results afterwards. The
-parts of a message are recognized by `parts`, Responses items by `response_items`.
+`invalid_item`). Order and ids stay as they are; `repair` pairs calls with results later. `parts`
+recognizes the parts of a message, and `response_items` recognizes Responses items.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ __all__ = [
 VERSION = 9
 """The version of this reader, which is part of every reader's version.
 
-Raise it if the same messages give other sessions than before.
+Raise it if the same messages produce different sessions than before.
 """
 
 ROLES = {
@@ -78,7 +78,7 @@ ROLES = {
     **dict.fromkeys(("assistant", "ai", "gpt", "model"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation", "toolResult", "tool_result"), "tool"),
 }
-"""The four roles by all their names."""
+"""Mapping from all names of roles to the four roles."""
 
 _STREAM_PIECES = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
 """Pieces of calls that a stream left in a message.
@@ -90,22 +90,23 @@ _ANSWERED_CALL_FIELDS = {
     *("tool_call", "toolCall", "function_call", "input", "tool_input"),
     *("args", "arguments", "kwargs", "parameters"),
 }
-"""Fields of a tool's message that repeat the call which the message answers (AgentDojo)."""
+"""Fields of a tool message that repeat the call that the message answers (AgentDojo)."""
 _RESULT_ID_FIELDS = (
     *("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId"),
 )
 
 
 def read_chat(history: object) -> Chat:
-    """Return the chat of a history of messages and items in any spelling, even mixed.
+    """Return the chat of a history of messages and items.
 
-    A history that is not a list becomes one invalid item.
+    The messages and items may have the form of any SDK, even mixed. A history that is not a list
+    becomes one invalid item.
     """
     return assemble_chat(read_items(history if isinstance(history, list) else [None]))
 
 
 def is_message(record: object) -> bool:
-    """Return whether a record is a message in any spelling."""
+    """Return whether a record is a message in the form of any SDK."""
     return any(
         item.role or item.kind in ("function_call", "function_call_output")
         for item in read_items([record])
@@ -124,7 +125,7 @@ def read_items(history: Iterable[object]) -> list[Item]:
 
 
 def _read_record(record: object, items_before: Sequence[Item]) -> Iterable[Item]:
-    """Return the items in a record that follows other items."""
+    """Return the items in a record, given the items before it."""
     if isinstance(record, Item):
         return (record,)
     if not isinstance(record, dict):
@@ -150,7 +151,7 @@ def _read_record(record: object, items_before: Sequence[Item]) -> Iterable[Item]
 
 
 def _read_role_in_type(kind: str) -> str | None:
-    """Return the role in a message's type (LangChain); None if the type names no role."""
+    """Return the role that a message's type names (LangChain), or None."""
     name = kind if kind in ROLES else shorten_langchain_type(kind)
     return name if name in ROLES else None
 
@@ -159,10 +160,10 @@ def _read_message(role_name: str, message: JsonObject, items_before: Sequence[It
     """Return the items in a message.
 
     Args:
-        role_name: The role in the spelling of the record. Langfuse writes the name of a LangChain
-            tool instead of the role.
+        role_name: The role as the record names it. Langfuse writes the name of a LangChain tool
+            instead of the role.
         message: The message.
-        items_before: The items of the messages before.
+        items_before: The items of the earlier messages.
     """
     role = ROLES.get(role_name)
     if role is None and any(
@@ -184,12 +185,12 @@ def _is_trained(message: JsonObject) -> bool:
 
 
 def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> list[Item]:
-    """Return the thoughts, words, calls and results in a message that is not a tool's.
+    """Return the thoughts, text, calls and results in a message that is not a tool message.
 
     Args:
         role: The canonical role.
         message: The message.
-        items_before: The items of the messages before.
+        items_before: The items of the earlier messages.
     """
     content = message.get("content")
     if isinstance(content, str) and message.keys() <= PLAIN_FIELDS:  # most messages of most stores
@@ -225,7 +226,7 @@ def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> 
 
 
 def _add_thought(steps: MessageSteps, message: JsonObject) -> None:
-    """Add the thought that a message has in a field of its own."""
+    """Add the thought that a message holds in a separate field."""
     for name in THOUGHT_FIELDS:
         if message.get(name):
             steps.thoughts.append(Item("reasoning", read_thought(message[name])))
@@ -242,9 +243,9 @@ def _list_attachments(message: JsonObject) -> list[object]:
 
 
 def _read_results(message: JsonObject) -> list[Item]:
-    """Return the results in a tool's message.
+    """Return the results in a tool message.
 
-    If the message has an error and a content, the model was given the error.
+    If the message has both an error and content, the model saw the error.
     """
     responses = message.get("tool_responses")
     if isinstance(responses, list) and responses:  # AG2 repeats several results in one content
@@ -273,7 +274,7 @@ def _read_results(message: JsonObject) -> list[Item]:
 
 
 def _mark_items_beside_results(items: list[Item]) -> list[Item]:
-    """Return the unread items that stand for words and other parts beside results."""
+    """Return an unread item for each text or other part next to the results."""
     marked = []
     for item in items:
         if item.kind in ("function_call_output", "harmless", "border"):
@@ -285,7 +286,7 @@ def _mark_items_beside_results(items: list[Item]) -> list[Item]:
 
 
 def _read_result_id(message: JsonObject) -> str:
-    """Return the id of the call that a tool's message answers."""
+    """Return the id of the call that a tool message answers."""
     call_id = read_id(message, "tool_call_id")
     if call_id:
         return call_id
@@ -305,10 +306,10 @@ class _Parts:
 
 
 def _list_parts(message: JsonObject) -> _Parts:
-    """Return the parts of a message, whatever the name of its content.
+    """Return the parts of a message, from whichever field holds its content.
 
-    If a message has its words and a list of parts (the AI SDK's UI messages), the parts hold more
-    than the words.
+    If a message has both text and a list of parts (the AI SDK's UI messages), the parts are used,
+    because they hold more than the text.
     """
     content = message.get("content")
     listed: list[object] = []
@@ -334,10 +335,10 @@ def _remove_space(text: str) -> str:
 
 
 def _read_words_in_fields(message: JsonObject) -> list[str]:
-    """Return the words in a message's own fields: a refusal, a plan, a transcript."""
+    """Return the texts in special fields of a message: a refusal, a plan, a transcript."""
     content = message.get("content")
     texts = [message.get("refusal") or _read_additional(message).get("refusal")]
-    texts.append(message.get("tool_plan"))  # Cohere: the model's words before its calls
+    texts.append(message.get("tool_plan"))  # Cohere: the model's text before its calls
     audio = message.get("audio")
     if isinstance(audio, dict) and not content:
         texts.append(audio.get("transcript"))
@@ -347,7 +348,7 @@ def _read_words_in_fields(message: JsonObject) -> list[str]:
 def _add_invocations(steps: MessageSteps, message: JsonObject) -> None:
     """Add the calls and results of the AI SDK's version 4, step by step.
 
-    The words of the message come after all of these steps.
+    The text of the message follows all of these steps.
     """
     invocations = message.get("toolInvocations")
     items_by_step: dict[str, list[Item]] = {}
@@ -364,7 +365,7 @@ def _add_invocations(steps: MessageSteps, message: JsonObject) -> None:
 
 
 def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
-    """Return the calls in a message's own fields, in order, by their ids.
+    """Return the calls in the fields of a message, in order, by their ids.
 
     A call whose id is empty or used twice is stored by its index.
     """
@@ -393,7 +394,7 @@ def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
 
 
 def _is_same_call(left: object, right: object) -> bool:
-    """Return whether two calls have the same name and arguments, whatever their ids."""
+    """Return whether two calls have the same name and arguments. Their ids may differ."""
     left_item, right_item = read_call(left), read_call(right)
     return left_item.name == right_item.name and canonicalize_arguments(
         left_item.text
@@ -401,10 +402,11 @@ def _is_same_call(left: object, right: object) -> bool:
 
 
 def _merge_with_named(item: Item, named_calls: dict[str | int, Item]) -> Item | None:
-    """Return an item of a part; None if a field of the message has the same call.
+    """Return the item of a part, or None if a field of the message has the same call.
 
     LangChain writes a call into a part and into a field, and a stream leaves the part without
-    arguments. If the two differ, the call is unread, because it is unknown which of them was made.
+    arguments. If the two calls differ, the call is unread, because it is unknown which of them was
+    made.
     """
     if item.kind == "unread" and item.name in _STREAM_PIECES and named_calls:
         return None
@@ -430,7 +432,7 @@ def _merge_with_named(item: Item, named_calls: dict[str | int, Item]) -> Item | 
 
 
 def _mark_strange_fields(message: JsonObject, steps: MessageSteps, is_list: bool) -> list[Item]:
-    """Return unread items for the fields that show something and are not understood.
+    """Return unread items for unknown fields that may hold content.
 
     Args:
         message: The message.
@@ -450,7 +452,7 @@ def _mark_strange_fields(message: JsonObject, steps: MessageSteps, is_list: bool
 
 
 def _list_strange_fields(message: JsonObject) -> list[str]:
-    """Return the fields of a message that are neither understood nor harmless."""
+    """Return the unknown fields of a message that are not known to be harmless."""
     strange = []
     for name, value in message.items():
         if name in UNDERSTOOD_FIELDS or name in HARMLESS_FIELDS:
@@ -462,7 +464,7 @@ def _list_strange_fields(message: JsonObject) -> list[str]:
 
 
 def _list_active_fields(message: JsonObject) -> list[str]:
-    """Return the strange fields of a message that show a call or a result."""
+    """Return the unknown fields of a message that contain a call or a result."""
     return [
         replace_surrogates(str(name))
         for name in _list_strange_fields(message)
@@ -471,7 +473,7 @@ def _list_active_fields(message: JsonObject) -> list[str]:
 
 
 def _list_filled_fields(message: JsonObject) -> list[str]:
-    """Return the strange fields of a message that hold anything."""
+    """Return the unknown fields of a message that are not empty."""
     return [
         replace_surrogates(str(name))
         for name in _list_strange_fields(message)
@@ -480,6 +482,6 @@ def _list_filled_fields(message: JsonObject) -> list[str]:
 
 
 def _read_additional(message: JsonObject) -> JsonObject:
-    """Return the fields that LangChain and llama-index keep apart from a message's own fields."""
+    """Return the additional fields of a message that LangChain and llama-index keep separately."""
     additional = message.get("additional_kwargs")
     return additional if isinstance(additional, dict) else {}

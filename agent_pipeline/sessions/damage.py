@@ -1,6 +1,6 @@
-"""The kinds of damage that a record may have, and the policy that decides what is done about each.
+"""Kinds of damage in a record, and the policy that decides how each kind is treated.
 
-The list of kinds and the policy belong here. `repair` finds the damage and carries the policy out.
+The list of kinds and the policy belong here. `repair` finds the damage and applies the policy.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class DamageKind:
     """A kind of damage.
 
     Attributes:
-        default: The action without a setting. A certain repair is the default; where a repair would
-            be a guess, the default drops the session.
+        default: The action if no setting changes it. The default is a repair if the repair is
+            certain. If a repair would be a guess, the default drops the session.
         allowed: The actions that a setting may choose.
         meaning: What is wrong with the record, for the documentation.
     """
@@ -146,7 +146,7 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "drop_session", _ANY, "a call without a result; repair removes the call"
     ),
 }
-"""The kinds of damage by name.
+"""Kinds of damage by name.
 
 If several kinds drop a session, the first of them in this order is named as the reason.
 """
@@ -157,7 +157,7 @@ DEFAULT_REPAIR_POLICY: dict[str, RepairAction] = {
 
 
 class RepairPolicyError(SettingsError):
-    """A setting of the repair policy that does not exist or is not allowed.
+    """Raised if a setting of the repair policy does not exist or is not allowed.
 
     Attributes:
         kind: The kind of damage in the setting.
@@ -194,7 +194,7 @@ def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
 def find_breaking_kind(
     damage: Mapping[str, int], policy: RepairPolicy = DEFAULT_REPAIR_POLICY
 ) -> str | None:
-    """Return the first kind of a session's damage that drops the session; None if none does."""
+    """Return the first kind of a session's damage that drops the session, or None."""
     for name in DAMAGE_KINDS:
         if damage.get(name) and policy[name] == "drop_session":
             return name

@@ -1,7 +1,7 @@
 """Signs that a record holds more than a reader understood.
 
-Three signs are recognized: fields of calls and results, a reason why a text was cut off, and a
-search that an answer rests on. Reading the fields themselves belongs to `parts` and `chat`.
+The module recognizes three signs: fields of calls and results, a reason why a text was cut off, and
+a search that an answer relies on. Reading the fields themselves belongs to `parts` and `chat`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,15 +26,15 @@ _COMPLETE_REASONS = frozenset(
         "stopsequence",
     }
 )
-"""The reasons with which a text is not cut off.
+"""Stop reasons which mean that a text was not cut off.
 
 The AI SDK writes `unknown` if the model's service gives no reason.
 """
 
 _NATIVE_REASON_FIELDS = ("native_finish_reason", "nativeFinishReason")
-"""Gateways repeat the reason in the words of the model's service.
+"""Fields in which gateways repeat the stop reason of the model's service.
 
-These fields count if no other field has a reason.
+These fields count only if no other field has a reason.
 """
 
 _METADATA_FIELDS = (
@@ -47,7 +47,7 @@ _METADATA_FIELDS = (
     "details",
     "llm_output",
 )
-"""Where libraries keep facts about a message or a response."""
+"""Fields in which libraries keep information about a message or a response."""
 
 _CUT_STATES = frozenset(
     {
@@ -61,16 +61,16 @@ _FILE_CITATIONS = {"file_citation", "container_file_citation", "file_path"}
 _SOURCE_PART_TYPES = {"source-url", "source-document", "source"}
 
 _MAX_DEPTH = 6
-"""How deep a value is searched for signs of a call."""
+"""Maximum depth at which a value is searched for signs of a call."""
 
 
 def shows_activity(value: object, but: Iterable[str] = (), depth: int = _MAX_DEPTH) -> bool:
-    """Return whether a value has fields, at any depth, of a call, its input or its result.
+    """Return whether a value contains fields of a call, its input or its result at any depth.
 
     Args:
         value: Any JSON value.
-        but: Names of outer fields to pass over.
-        depth: How deep to search.
+        but: Names of outer fields that are ignored.
+        depth: Maximum depth of the search.
     """
     if depth == 0:
         return False
@@ -93,25 +93,25 @@ def shows_activity(value: object, but: Iterable[str] = (), depth: int = _MAX_DEP
 
 
 def _is_filled(value: object) -> bool:
-    """Return whether a field of a call holds something.
+    """Return whether a field of a call has content.
 
-    A number does not count: an `input` or `output` that is a number counts tokens.
+    A number does not count, because a number in `input` or `output` is a token count.
     """
     return value not in (None, "", [], {}) and not isinstance(value, int | float)
 
 
 def find_stop_reason(record: Mapping[str, Any]) -> Any:
-    """Return why a model stopped, from its message, a choice or a response.
+    """Return the reason why a model stopped, from its message, a choice or a response.
 
-    If there are several reasons, the first one that means "cut off" is returned. Returns None if
-    there is no reason.
+    If there are several reasons, the first reason that means "cut off" is returned. The result is
+    None if there is no reason.
     """
     inner_records = [
         record[name] for name in _METADATA_FIELDS if isinstance(record.get(name), Mapping)
     ]
     records = [record, *inner_records]
-    # One reason per record: vLLM's `stop_reason` next to `finish_reason` is the word or the token
-    # at which the model stopped.
+    # Only one reason per record counts: next to `finish_reason`, vLLM's `stop_reason` is the word
+    # or token at which the model stopped.
     reasons = []
     for inner in records:
         reason = next((inner[name] for name in STOP_REASON_FIELDS if inner.get(name)), None)
@@ -130,7 +130,7 @@ def find_stop_reason(record: Mapping[str, Any]) -> Any:
 
 
 def is_cut(message: Mapping[str, object]) -> bool:
-    """Return whether a record reports that its text ended before the agent wanted to end it.
+    """Return whether a record reports that its text was cut off.
 
     The cause may be a token limit, a filter, the user or an error.
     """
@@ -154,15 +154,15 @@ def _list_parts(message: Mapping[str, Any]) -> list[object]:
 
 
 def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False) -> bool:
-    """Return whether an answer rests on a finding that the conversation does not hold.
+    """Return whether an answer relies on search results that the conversation does not contain.
 
-    The signs are OpenAI's and Anthropic's citations of the web and of files, Gemini's grounding,
-    and the sources that Perplexity, xAI, Cohere and Azure's searches report.
+    The signs are OpenAI's and Anthropic's citations of web pages and files, Gemini's grounding, and
+    the sources that Perplexity, xAI, Cohere and Azure's searches report.
 
     Args:
         message: The assistant's message.
-        follows_a_result: Whether a tool's result stands before the message. Then the sources of
-            the answer may be in that result.
+        follows_a_result: Whether a tool result precedes the message. The sources of the answer may
+            then be in that result.
     """
     additional = message.get("additional_kwargs")
     if isinstance(additional, Mapping) and additional.get("tool_outputs"):
@@ -204,7 +204,10 @@ def _list_citations(record: Mapping[str, Any]) -> list[object]:
 
 
 def _is_streaming(part: object) -> bool:
-    """Return whether a part was still being written when its message was stored (the AI SDK)."""
+    """Return whether a part was still being written when its message was stored.
+
+    The AI SDK marks such parts.
+    """
     return (
         isinstance(part, Mapping)
         and part.get("type") in ("text", "reasoning")

@@ -1,8 +1,8 @@
-"""Whether a user's message asks for anything, or only greets.
+"""Detection of user messages that only greet.
 
-Many sessions begin with "Hi" or "Hello, can you help me?". Such a message names no task. The words
-that people use to greet, to thank, to ask for attention and to announce a question are listed in
-`greeting_words`. A message that consists of these words is a greeting.
+Many sessions begin with "Hi" or "Hello, can you help me?". Such a message does not state a task.
+`greeting_words` lists the words that people use to greet, to thank, to ask for attention and to
+announce a question. A message that consists only of these words is a greeting.
 """
 
 import re
@@ -14,11 +14,11 @@ from agent_pipeline.sessions.session import Message
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 _MAX_GREETING_CHARACTERS = 200
-"""A longer message is not a greeting."""
+"""Maximum number of characters of a greeting."""
 
 
 def _normalize(text: str) -> str:
-    """Return a text in one case and with one kind of apostrophe."""
+    """Return a text in lower case and with one kind of apostrophe."""
     return unicodedata.normalize("NFKC", text).casefold().replace("’", "'").replace("`", "'")
 
 
@@ -48,7 +48,10 @@ def _shorten_end(word: str) -> str:
 
 
 def find_request_end(messages: Sequence[Message]) -> int | None:
-    """Return the index after the first user message that says something; None if none does."""
+    """Return the index after the first user message that is more than a greeting.
+
+    The result is None if there is no such message.
+    """
     for index, message in enumerate(messages):
         if message["role"] == "user" and says_something(message["content"] or ""):
             return index + 1

@@ -1,9 +1,10 @@
-"""Plain items, the steps of a conversation, and the chat that they make.
+"""Plain items (the steps of a conversation), and the chat that they form.
 
-`chat.py` reads every SDK's messages into plain items. `assemble_chat` puts items into messages in
-the order of the record, with the ids of the record. Nothing is repaired here: results stand where
-the record has them, and calls keep their ids, even if an id is empty or used twice. Anything that
-cannot be an item is counted in `damage`; anything that a chat cannot hold is counted in `skipped`.
+`chat.py` reads every SDK's messages into plain items. `assemble_chat` combines the items into
+messages in the order of the record, with the ids of the record. Nothing is repaired here: results
+stay where the record has them, and calls keep their ids, even if an id is empty or used twice.
+Records that cannot become an item are counted in `damage`. Items that a chat cannot hold are
+counted in `skipped`.
 """
 
 from collections import Counter
@@ -29,16 +30,16 @@ class Item(msgspec.Struct, frozen=True, gc=False):
         kind: `message`, `function_call`, `function_call_output` or `reasoning`. A chat cannot hold
             the kinds `harmless`, `unread` and `cut_text`; they are counted by their `name`. The
             kind is empty if the record holds something that cannot be an item.
-        text: The words of a message, the arguments of a call, the output of a result, or a thought.
+        text: The text of a message, the arguments of a call, the output of a result, or a thought.
         role: The role of a message.
         name: The called tool, or the type of an item that is only counted.
         call_id: The id that joins a call and its result.
         trained: Whether the message or call is trained on; if not, it gets OpenAI's `weight: 0`.
-        media: The pictures and files whose marks stand in the text.
+        media: The kinds of the pictures and files that the text marks.
         failed: Whether the record reports the result as an error (Anthropic's `is_error`).
-        first: Whether the call is the first thing in its message, so that the call does not belong
-            to the words of an earlier message.
-        cut: Whether the message or call was cut off, which is counted.
+        first: Whether the call is the first item in its message, so that it does not belong to the
+            text of an earlier message.
+        cut: Whether the message or call was cut off. Such items are counted as damage.
     """
 
     kind: str
@@ -54,39 +55,41 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 INVALID = Item("")
-"""The item for a record that cannot be an item."""
+"""Item for a record that cannot be read as an item."""
 
 CLEARED_RESULTS = {
     "[Old tool result content cleared]",
     "[Tool result cleared]",
     "[cleared to save context]",
 }
-"""Texts that agents write over old results. The model answered when it still saw the results."""
+"""Texts with which agents replace old results. When the model answered, it still saw the
+results.
+"""
 
 
 def mark_unread(name: str) -> Item:
-    """Return the item for something that shows a call, a result or words and cannot be understood.
+    """Return an item for unknown content that contains a call, a result or text.
 
-    A reader puts the item into a history at the position of the unread part. `name` is the type
+    A reader inserts the item into a history at the position of the unknown part. `name` is the type
     of that part.
     """
     return Item("unread", name=name)
 
 
 def mark_cut_text(name: str, text: str = "") -> Item:
-    """Return the item for something that a logger or an exporter cut off or blacked out.
+    """Return an item for a text that a logger or an exporter cut off or hid.
 
-    A reader puts the item into a history at the position of the lost text. `name` is the name of
-    that position, and `text` is the part of the text that is left.
+    A reader inserts the item into a history at the position of the lost text. `name` names that
+    position, and `text` is the remaining part of the text.
     """
     return Item("cut_text", text, name=name)
 
 
 @dataclass
 class Chat:
-    """Messages, the thoughts before them, and counts of what went wrong.
+    """A chat: its messages, the thoughts before them, and counts of damaged and skipped items.
 
-    `damage` counts damage by kind. `skipped` counts, by type, what a chat cannot hold.
+    `damage` counts damage by kind. `skipped` counts the items that a chat cannot hold, by type.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -96,15 +99,12 @@ class Chat:
 
 
 def assemble_chat(items: Iterable[Item]) -> Chat:
-    """Put items into messages, in their order.
+    """Combine items into messages, in their order.
 
-    Successive calls, and the assistant's words before them, make one assistant message, until a
-    result or another role's words close the message. If a call is the first thing in its record's
-    message, the words before the call stay a message of their own. A thought goes to the assistant
-    message that follows it.
-
-    The damage counted here is `invalid_item`, `unread`, `cut_text`, `cut_message`, and
-    `missing_media`: a picture or a file that an answer follows.
+    Successive calls, and the assistant's text before them, form one assistant message, until a
+    result or the text of another role closes the message. If a call is the first item in its
+    record's message, the text before the call stays a separate message. A thought belongs to the
+    assistant message that follows it.
     """
     assembly = _Assembly()
     for item in items:
@@ -116,7 +116,7 @@ class _Assembly:
     """A chat that grows item by item.
 
     Attributes:
-        chat: The chat so far.
+        chat: The chat that was built so far.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Assembly:
         self._thoughts: list[str] = []
         self._media_before_answer = 0
         self._open_message: Message | None = None
-        """The assistant's message that the next call joins."""
+        """The assistant message to which the next call is added."""
         self._open_index = -1
 
     def add(self, item: Item) -> None:
@@ -152,7 +152,10 @@ class _Assembly:
             _count_damage(self.chat, item)
 
     def finish(self) -> Chat:
-        """Return the chat. Thoughts that nothing followed are counted as skipped."""
+        """Return the chat.
+
+        Thoughts without a following message are counted as skipped.
+        """
         if self._thoughts:
             self.chat.skipped["reasoning"] += len(self._thoughts)
         if any(
@@ -181,7 +184,10 @@ class _Assembly:
         message.setdefault("tool_calls", []).append(call)
 
     def _add_answer(self, item: Item) -> None:
-        """Add the assistant's words. Blank words leave an open message open."""
+        """Add a message of the assistant.
+
+        Blank text does not close an open message.
+        """
         message = self._start_answer(item.text, item)
         if self._open_message is not None and not item.text.strip():
             return
@@ -199,7 +205,7 @@ class _Assembly:
         return message
 
     def _open(self, message: Message) -> None:
-        """Let the next call join this message, which is the last one."""
+        """Mark the last message as open, so that the next call is added to it."""
         self._open_message = message
         self._open_index = len(self.chat.messages) - 1
 
@@ -224,9 +230,9 @@ class _Assembly:
 
 
 def _replace_call_words(chat: Chat) -> None:
-    """Replace words that write calls and results by calls and results.
+    """Replace text that writes calls and results by calls and results.
 
-    Words that write calls in a form that cannot be read are damage.
+    Text that writes calls in a format that cannot be parsed counts as damage.
     """
     messages: list[Message] = []
     new_indices: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""JSON that can be stored: values, texts, and the arguments of calls.
+"""JSON values, JSON texts, and the arguments of calls.
 
-Functions that parse, write and repair JSON belong here. What a value means does not.
+Functions that parse, write and repair JSON belong here. Functions that interpret a value do not.
 """
 
 import json
@@ -13,10 +13,12 @@ import msgspec
 from agent_pipeline.json_types import JsonObject
 
 MAX_DEPTH = 100
-"""The deepest nesting that a stored value may have."""
+"""Maximum nesting depth of a stored value."""
 
 _MAX_ENCODINGS = 3
-"""How often a call's arguments may be encoded as a JSON string inside a JSON string."""
+"""Maximum number of times that a call's arguments may be encoded as a JSON string inside a JSON
+string.
+"""
 
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
@@ -35,14 +37,15 @@ def is_storable(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return a text with U+FFFD for each lone surrogate (half an emoji)."""
+    """Replace each unpaired surrogate (half an emoji) by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def parse_json(text: str) -> object:
-    """Return the value of a JSON text at msgspec's speed.
+    """Parse a JSON text.
 
-    Like `json.loads`, the function accepts NaN and half an emoji, which msgspec refuses.
+    msgspec parses most texts, because it is fast. Python's parser is used for NaN and unpaired
+    surrogates, which msgspec refuses.
     """
     try:
         return msgspec.json.decode(text)
@@ -56,11 +59,11 @@ def make_storable(value: object, damage: Counter[str], depth: int = MAX_DEPTH) -
     Args:
         value: A JSON value.
         damage: Receives the count of changed texts as `invalid_unicode`.
-        depth: The deepest nesting that is allowed.
+        depth: Maximum nesting depth.
 
     Raises:
-        ValueError: The value is nested deeper than `depth`, so that another function which walks
-            it would end in a RecursionError.
+        ValueError: The value is nested deeper than `depth`, so that other functions could fail with
+            a RecursionError.
     """
     if depth < 0:
         raise ValueError("nested too deeply")
@@ -80,7 +83,7 @@ def make_storable(value: object, damage: Counter[str], depth: int = MAX_DEPTH) -
 def dump_json(value: object) -> str | None:
     """Return a value as JSON text, or None if it is nested too deeply.
 
-    NaN stays as it is: a caller that needs strict JSON has to check.
+    NaN is written as NaN. A caller that needs strict JSON has to check for it.
     """
     try:
         make_storable(value, Counter())  # raises if the value is nested too deeply
@@ -90,7 +93,7 @@ def dump_json(value: object) -> str | None:
 
 
 def dump_json_line(record: object) -> str:
-    """Return one record as a line with its line feed.
+    """Return a record as a JSON line that ends with a line feed.
 
     Raises:
         ValueError: The record has a NaN or an infinity, which JSON cannot hold.
@@ -99,7 +102,7 @@ def dump_json_line(record: object) -> str:
 
 
 def parse_object(value: object) -> JsonObject | None:
-    """Return an object, or the object in a JSON text; None for anything else."""
+    """Return an object, or the object in a JSON text. Return None for any other value."""
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -111,7 +114,8 @@ def parse_object(value: object) -> JsonObject | None:
 def decode_arguments(arguments: object) -> object:
     """Return a call's arguments as an object.
 
-    Arguments that are not the JSON text of an object (invalid JSON, a bare list) stay.
+    Arguments that are not the JSON text of an object (invalid JSON, a bare list) are returned
+    unchanged.
     """
     parsed = parse_object(arguments)
     return arguments if parsed is None else parsed
@@ -120,7 +124,7 @@ def decode_arguments(arguments: object) -> object:
 def has_repeated_key(text: str) -> bool:
     """Return whether an object in a JSON text has a key twice.
 
-    JSON readers keep one of the two values, and they differ in which value they keep.
+    JSON parsers keep only one of the two values, and parsers differ in which value they keep.
     """
     keys = _KEY.findall(text)
     if len(set(keys)) == len(keys) and not any("\\" in key for key in keys):
@@ -141,10 +145,10 @@ def has_repeated_key(text: str) -> bool:
 
 
 def repair_arguments(raw: str, damage: Counter[str]) -> str:
-    """Return a call's arguments as the JSON text of one object, if that is certain.
+    """Return a call's arguments as the JSON text of one object, if the repair is certain.
 
-    JSON inside a JSON string is decoded, and half an emoji is replaced. Arguments that have NaN,
-    infinity or a repeated key stay as they are and count as `invalid_arguments`.
+    JSON inside a JSON string is decoded, and unpaired surrogates are replaced. Arguments that
+    contain NaN, infinity or a repeated key stay unchanged and count as `invalid_arguments`.
 
     Args:
         raw: The arguments as the record has them.
@@ -173,9 +177,9 @@ def repair_arguments(raw: str, damage: Counter[str]) -> str:
 
 
 def is_shallow_object(arguments: str) -> bool:
-    """Return whether arguments are certainly a sound JSON object.
+    """Return whether arguments are certainly a valid JSON object.
 
-    A sound object has no repeated key and is nested no deeper than `MAX_DEPTH`.
+    A valid object has no repeated key and is not nested deeper than `MAX_DEPTH`.
     """
     if has_repeated_key(arguments):
         return False

@@ -1,18 +1,18 @@
-"""The names of the fields that messages have in the SDKs that the readers know.
+"""Names of the fields that messages have in the supported SDKs.
 
-Lists of field names that more than one module needs belong here. `chat` reads these fields, and
-`evidence` looks for signs of calls, cuts and searches in them. A list that only one module needs
+Lists of field names that several modules need belong here. `chat` reads these fields, and
+`evidence` searches them for signs of calls, cuts and searches. A list that only one module needs
 stays in that module.
 """
 
 CONTENT_FIELDS = ("parts", "blocks")
-"""A message's content, if its name is not `content`.
+"""Fields that hold a message's content, if it is not in `content`.
 
 OpenTelemetry and Gemini write `parts`; llama-index writes `blocks`.
 """
 
 PART_LIST_FIELDS = ("content", "parts")
-"""The fields in which a message may have a list of parts."""
+"""Fields in which a message may have a list of parts."""
 
 STOP_REASON_FIELDS = (
     "finish_reason",
@@ -21,7 +21,7 @@ STOP_REASON_FIELDS = (
     "stopReason",
     "done_reason",
 )
-"""Why a model stopped writing."""
+"""Fields that hold the reason why a model stopped writing."""
 
 CUT_FLAGS = ("interrupted", "partial", "aborted", "truncated", "unfinished")
 """Flags that are true if a message was cut off."""
@@ -35,7 +35,7 @@ ATTACHMENT_FIELDS = (
     "videos",
     "audios",
 )
-"""Lists of the pictures and files of a message."""
+"""Fields that list the pictures and files of a message."""
 
 UNTRAINED_FLAGS = ("train", "training", "trainable", "loss")
 """Flags of datasets that are `false` if a message is not trained on.
@@ -44,7 +44,7 @@ axolotl, LLaMA-Factory and ms-swift use these flags; OpenAI uses `weight: 0`.
 """
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""What the model thought before a message; the first field that is set counts."""
+"""Fields that hold the model's thoughts before a message. The first field that is set counts."""
 
 SEARCH_FIELDS = (
     "groundingMetadata",
@@ -52,7 +52,7 @@ SEARCH_FIELDS = (
     "urlContextMetadata",
     "url_context_metadata",
 )
-"""What Gemini found on the web for an answer. Its record keeps only the addresses."""
+"""Fields for web pages that Gemini found for an answer. The record keeps only their addresses."""
 
 FINDING_FIELDS = (
     "search_results",
@@ -66,17 +66,17 @@ FINDING_FIELDS = (
     "retrieved_contexts",
     "contexts",
 )
-"""What a service or an application found for an answer.
+"""Fields for documents that a service or an application found for an answer.
 
-Perplexity, xAI, Cohere, Open WebUI and LangChain write these fields. A finding may also be the
+Perplexity, xAI, Cohere, Open WebUI and LangChain write these fields. A document may also be the
 result of a tool in the conversation.
 """
 
 SOURCE_FIELDS = (*SEARCH_FIELDS, *FINDING_FIELDS)
-"""The fields of a response with which an answer rests on more than the conversation."""
+"""Fields of a response which show that its answer relies on more than the conversation."""
 
 PLAIN_FIELDS = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
-"""The fields of a message that holds nothing besides its words."""
+"""Fields of a message that holds only text."""
 
 UNDERSTOOD_FIELDS = {
     *PLAIN_FIELDS,
@@ -93,7 +93,7 @@ UNDERSTOOD_FIELDS = {
     *("toolCallId", "tool_call_ids", "call_id", "tool_responses"),
     *("finish", "incomplete_details"),
 }
-"""The fields of a message that a reader takes into account."""
+"""Fields of a message that the readers use."""
 
 HARMLESS_FIELDS = {
     *("timestamp", "created_at", "createdAt", "created", "updated_at", "time", "date"),
@@ -110,7 +110,7 @@ HARMLESS_FIELDS = {
     *("citations", "sources", "search_results", "documents", "done", "phase"),
     *("internal", "agent", "agentName", "channel", "recipient"),
 }
-"""The fields of a message that nobody said: names, times, counts, and copies of other fields."""
+"""Fields of a message that hold no content: names, times, counts, and copies of other fields."""
 
 ACTIVITY_FIELDS = frozenset(
     {
@@ -127,4 +127,4 @@ ACTIVITY_FIELDS = frozenset(
         *("input", "output", "parameters"),
     }
 )
-"""The fields that calls and results have in the SDKs that we know, and in most others."""
+"""Fields of calls and results in the supported SDKs and in most other SDKs."""

@@ -1,7 +1,6 @@
-"""Fields that messages and their parts have in common: types, ids, error marks, thoughts.
+"""Functions that read one field of a message or a part: type, id, error mark or thought.
 
-Functions that read one field belong here. Whole parts are read by `parts`, whole messages by
-`chat`.
+`parts` reads whole parts, and `chat` reads whole messages.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,10 @@ _MAX_THOUGHT_DEPTH = 4
 
 
 def join_texts(texts: Iterable[str], seam: str) -> str:
-    """Join pieces of text. `seam` stands between two pieces if neither has white space there."""
+    """Join pieces of text.
+
+    `seam` is inserted between two pieces if neither has white space there.
+    """
     joined = ""
     for text in texts:
         has_space = not joined or not text or joined[-1].isspace() or text[0].isspace()
@@ -43,9 +45,9 @@ def is_marked_failed(record: JsonObject) -> bool:
 
 
 def read_part_type(part: object) -> str:
-    """Return a part's type; empty if the part has none.
+    """Return the type of a part, or an empty text if it has none.
 
-    Bedrock's and Gemini's texts have no type, and Gemini marks a text that is a thought.
+    Bedrock's and Gemini's text parts have no type. Gemini marks a text part that is a thought.
     """
     if not isinstance(part, dict):
         return ""
@@ -63,9 +65,10 @@ def read_part_type(part: object) -> str:
 
 
 def read_id(record: JsonObject, *names: str) -> str:
-    """Return a call's id as text, from the first of these fields that is filled.
+    """Return a call's id as text, from the first of the named fields that is filled.
 
-    Returns an empty text if there is no id. Some stores number their calls.
+    The result is empty if there is no id. A number becomes text, because some stores number their
+    calls.
     """
     for name in names:
         value = record.get(name)
@@ -80,7 +83,7 @@ def read_id(record: JsonObject, *names: str) -> str:
 
 
 def pick_first(record: JsonObject, names: Iterable[str]) -> object:
-    """Return the first of these fields that is neither absent nor None."""
+    """Return the first of the named fields that is neither absent nor None."""
     for name in names:
         value = record.get(name)
         if value is not None:
@@ -89,7 +92,7 @@ def pick_first(record: JsonObject, names: Iterable[str]) -> object:
 
 
 def read_thought(thought: object, depth: int = _MAX_THOUGHT_DEPTH) -> str:
-    """Return the first readable text of a thought.
+    """Return the text of a thought.
 
     A thought is a string, a list of parts, or a block that has the text in one of several fields.
     """

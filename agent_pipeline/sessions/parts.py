@@ -1,8 +1,9 @@
-"""One part of a message, in every dialect: a call, a result, words, a thought, a picture or a file.
+"""Readers of one part of a message: a call, a result, text, a thought, a picture or a file.
 
-`recognize_part` is the only function that decides what a part is. A part is understood, known to be
-harmless (`HARMLESS_PARTS`), or `unread`, which is damage. Nothing is skipped without a name. Whole
-messages and items are read by `chat`, which calls this module for their parts.
+`recognize_part` is the only function that decides the kind of a part, in the format of any SDK. A
+part is understood, known to be harmless (`HARMLESS_PARTS`), or `unread`, which is damage. No part
+is skipped without a name. `chat` reads whole messages and items, and calls this module for their
+parts.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,18 +32,18 @@ HARMLESS_PARTS = {
     *_STEP_BORDERS,
     # opencode: hashes of files, the name of a mentioned agent, a failed request
     *("snapshot", "patch", "agent", "retry"),
-    # marks for the cache of prompts
+    # markers for the prompt cache
     *("cachePoint", "cache-point", "cache", "cache_control"),
-    # the sources of words
+    # sources of a text
     *("source-url", "source-document", "url_citation", "file_citation", "non_standard_annotation"),
-    # Goose: a line for the person at the screen, which the model does not see
+    # Goose: a line for the user's screen, which the model does not see
     "systemNotification",
-    # Mistral: the numbers of the sources of the words before
+    # Mistral: numbers of the sources of the preceding text
     "reference",
 }
-"""The types of parts that no person, model or tool said.
+"""Types of parts that contain no content of a person, a model or a tool.
 
-A part that is neither understood nor in this list is damage.
+A part that is neither understood nor in this list counts as damage.
 """
 
 _THOUGHT_PARTS = {
@@ -76,9 +77,9 @@ _TYPES_BY_WRAPPER = {
     "citationsContent": "citationsContent",
     "tool_call_result": "tool_call_result",
 }
-"""The type of a part whose only field names its type, as in Gemini, Bedrock and Haystack.
+"""Types of parts that have a single field whose name is the type (Gemini, Bedrock, Haystack).
 
-An empty type means that the type is the name of the field.
+An empty value means that the field's name is used as the type.
 """
 
 _MEDIA_WORDS = {
@@ -90,7 +91,7 @@ _MEDIA_WORDS = {
     **dict.fromkeys(("audio", "input_audio", "output_audio", "audio-url", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "output_video", "video-url", "video_url"), "video"),
 }
-"""The types of parts that are a picture or a file, and the word for their mark in the text."""
+"""Types of parts that are a picture or a file, with the word that marks them in a text."""
 
 _MEDIA_TYPE_FIELDS = ("mediaType", "mimeType", "media_type", "mime_type", "mime", "modality")
 _CALL_ID_FIELDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "callID", "id")
@@ -105,11 +106,11 @@ _TEXT_FIELDS = {
     *("thought", "thoughtSignature", "thought_signature", "providerMetadata", "providerOptions"),
     *("provider_details", "provider_name", "metadata", "extras", "time", "synthetic", "timestamp"),
 }
-"""The fields of a text that add nothing to its words."""
+"""Fields of a text part that add nothing to its text."""
 
 _FINISHED_STATES = ("output-available", "result")
 _CALLED_STATES = ("input-available", "call", "approval-requested", "approval-responded")
-"""States of a tool part of the AI SDK."""
+"""States of a tool part of the AI SDK in which the result is missing."""
 
 
 class ContentText(NamedTuple):
@@ -122,9 +123,9 @@ class ContentText(NamedTuple):
 def recognize_part(part: object) -> tuple[Item, ...]:
     """Return the items in one part of a message.
 
-    Besides the kinds that a history has, a part can be `words` (a piece of a message's text),
-    `media` (a piece of text that is the mark of a picture or a file), `border` (a new step begins)
-    or `harmless`. A part that holds a call and its result gives both.
+    Besides the kinds of items in a history, a part can be `words` (a piece of a message's text),
+    `media` (the mark of a picture or a file), `border` (a new step begins) or `harmless`. A part
+    that holds a call and its result returns both.
     """
     if isinstance(part, str):
         return (Item("words", part),)
@@ -149,7 +150,7 @@ def recognize_part(part: object) -> tuple[Item, ...]:
     if kind in HARMLESS_PARTS and not shows_activity(part) and not _has_words(part):
         return (Item("harmless", name=kind),)
     if kind.startswith("data-") and not shows_activity(part):
-        # The AI SDK: an application shows the data, and the model does not see it.
+        # The AI SDK: the application shows the data to the user, and the model does not see it.
         return (Item("harmless", name="data"),)
     if kind.startswith("tool-") and "toolCallId" in part:
         return read_ui_tool(part | {"toolName": kind.removeprefix("tool-")})
@@ -162,8 +163,8 @@ def recognize_part(part: object) -> tuple[Item, ...]:
 def read_text(content: object, seam: str = "\n") -> ContentText:
     """Return the text of a content, which is a string or a list of parts.
 
-    Pictures and files are marks in the text. `seam` stands between two texts if neither has white
-    space there: parts are paragraphs, as clients show them.
+    Pictures and files become marks in the text. `seam` is inserted between two texts if neither has
+    white space there, because parts are paragraphs.
     """
     if isinstance(content, str):
         return ContentText(content, ())
@@ -177,10 +178,10 @@ def read_text(content: object, seam: str = "\n") -> ContentText:
 
 
 def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
-    """Return a call in any spelling as an item; an invalid item if the call has no name.
+    """Return a call as an item, or an invalid item if the call has no name.
 
     Args:
-        call: A call, or the JSON text of a call (verifiers).
+        call: A call in the form of any SDK, or the JSON text of a call (verifiers).
         trained: Whether the call is trained on.
         cut: Whether the call was cut off; then the call is not trained on.
     """
@@ -190,7 +191,7 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
         return INVALID
     function = call.get("function")
     custom = call.get("custom")
-    if isinstance(custom, dict):  # OpenAI's tools that take a text and not JSON
+    if isinstance(custom, dict):  # OpenAI's custom tools take a text instead of JSON
         function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     fields = function if isinstance(function, dict) else call
     if isinstance(function, str):
@@ -211,10 +212,10 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
 
 
 def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
-    """Return the JSON text of a call's arguments; None if they cannot be written as JSON.
+    """Return the JSON text of a call's arguments, or None if they cannot be written as JSON.
 
     Args:
-        fields: The call's function, if the call has one; else the call.
+        fields: The function object of the call, or the call itself.
         call: The call.
     """
     arguments = pick_first(fields, _ARGUMENT_FIELDS)
@@ -230,8 +231,8 @@ def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
 def read_result(call_id: str, output: object, failed: bool = False) -> Item:
     """Return a result as an item.
 
-    A text or a list of parts is read as in a message. Any other value is kept as JSON. If one part
-    of a list shows a call and is not understood, the result is invalid.
+    A text or a list of parts is read as in a message. Any other value is kept as JSON. If a list
+    holds an unknown part with a call, the result is invalid.
 
     Args:
         call_id: The id of the call.
@@ -246,7 +247,8 @@ def read_result(call_id: str, output: object, failed: bool = False) -> Item:
         if not unknown:
             pieces = [item for part in output for item in recognize_part(part)]
         elif len(unknown) < len(output) and shows_activity(unknown):
-            return INVALID  # a list of parts, rather than a value; one of the parts is unknown
+            # the list consists of parts and is not a plain value, but one of its parts is unknown
+            return INVALID
     media: tuple[str, ...] = ()
     if output is None or isinstance(output, str):
         text: str | None = output or ""
@@ -275,7 +277,10 @@ def read_result_block(block: JsonObject) -> Item:
 
 
 def _is_ai_sdk_output(output: JsonObject) -> bool:
-    """Return whether a result's output is in the form of the AI SDK: a type and a value."""
+    """Return whether a result's output has the form of the AI SDK.
+
+    The form is an object with a type and a value.
+    """
     return output.keys() == {"type", "value"} or output.get("type") == "execution-denied"
 
 
@@ -304,7 +309,10 @@ def read_ui_tool(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _unwrap_part(part: JsonObject) -> JsonObject:
-    """Return the part inside a field that names the part's type; other parts stay."""
+    """Unwrap a part whose only field names the part's type.
+
+    Other parts are returned unchanged.
+    """
     if "type" in part or _TYPES_BY_WRAPPER.keys().isdisjoint(part):
         return part
     wrappers = [name for name in _TYPES_BY_WRAPPER if part.get(name) is not None]
@@ -321,7 +329,7 @@ def _unwrap_part(part: JsonObject) -> JsonObject:
 
 
 def _is_text_or_media(part: object) -> bool:
-    """Return whether a part of a tool's result is a text or a medium, by its type."""
+    """Return whether a part of a tool result is a text, a picture or a file."""
     if isinstance(part, str):
         return True
     if isinstance(part, dict):
@@ -338,7 +346,10 @@ def _has_words(part: JsonObject) -> bool:
 
 
 def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
-    """Return the words of a text; also an unread item if the text has the fields of a call."""
+    """Return the text of a text part.
+
+    If the part has fields of a call, an unread item is added.
+    """
     text = part.get("text")
     if isinstance(text, str):
         words: object = text
@@ -358,17 +369,20 @@ def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
 
 
 def _make_words(words: object, kind: str) -> tuple[Item, ...]:
-    """Return words as an item; an unread part of this kind if the words are not a text."""
+    """Return a text as an item, or an unread item if the value is not a text."""
     return (Item("words", words) if isinstance(words, str) else mark_unread(f"part {kind}"),)
 
 
 def _read_refusal(part: JsonObject) -> tuple[Item, ...]:
-    """Return the words with which the model refuses."""
+    """Return the text of a refusal."""
     return _make_words(pick_first(part, ("refusal", "text")), "refusal")
 
 
 def _read_call_part(part: JsonObject) -> tuple[Item, ...]:
-    """Return a call; also its result if the part has one (Inspect's hosted tools)."""
+    """Return the call in a part.
+
+    If the part also has a result (Inspect's hosted tools), the result is returned too.
+    """
     if isinstance(part.get("approval"), dict):
         return (mark_unread("call that waits for an approval"),)
     call = read_call(part)
@@ -378,7 +392,7 @@ def _read_call_part(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_media(part: JsonObject, kind: str) -> tuple[Item, ...]:
-    """Return the words of a document or a sound, or the mark of what is missing."""
+    """Return the text of a document or a sound, or a mark that replaces the missing content."""
     words = _read_media_words(part, kind)
     if words is not None:
         return (Item("words", words),)
@@ -411,7 +425,7 @@ def _read_media_words(part: JsonObject, kind: str) -> str | None:
 
 
 def _read_fields(part: JsonObject, name: str) -> Mapping[str, object]:
-    """Return the object in a field; an empty one if the field holds no object."""
+    """Return the object in a field, or an empty object."""
     value = part.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -459,7 +473,7 @@ def _read_goose_response(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_tool_invocation(part: JsonObject) -> tuple[Item, ...]:
-    """Return the call and the result in a part of the AI SDK's version 4."""
+    """Return the call and the result in a part of the AI SDK, version 4."""
     invocation = part.get("toolInvocation")
     if isinstance(invocation, dict):
         return read_ui_tool(invocation)
@@ -467,12 +481,12 @@ def _read_tool_invocation(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_guarded_words(part: JsonObject) -> tuple[Item, ...]:
-    """Return words that Bedrock's guardrail checked."""
+    """Return the text that Bedrock's guardrail checked."""
     return _make_words(_read_fields(part, "text").get("text"), "guardContent")
 
 
 def _read_cited_words(part: JsonObject) -> tuple[Item, ...]:
-    """Return words with their sources, from Bedrock."""
+    """Return a text with citations, as Bedrock writes it."""
     content = part.get("content")
     if not isinstance(content, list):
         return (mark_unread("part citationsContent"),)
@@ -511,4 +525,4 @@ _READERS: dict[str, Callable[[JsonObject], tuple[Item, ...]]] = {
     "citationsContent": _read_cited_words,
     "tool_call_result": _read_haystack_result,
 }
-"""The readers of the types of parts that only one SDK has."""
+"""Readers of the part types that only one SDK has, by type."""

@@ -1,12 +1,13 @@
-"""Repair: the messages of a record become messages that every later stage can rely on.
+"""Repair of a session's messages, so that every later stage can rely on them.
 
-All readers use this one module. Calls are paired with their results **by position**, not by a
-dictionary of ids: real logs reuse ids, leave them empty, and reorder results. A result answers the
-open call of its turn that has its id; if there is none, the result answers the oldest open call.
+All readers use this module. Calls are paired with their results **by position**, not by a
+dictionary of ids, because real logs reuse ids, leave them empty, and reorder results. A result
+answers the open call of its turn that has the same id. If there is no such call, the result answers
+the oldest open call.
 
-Each kind of damage (`damage.DAMAGE_KINDS`) is counted, and a policy decides what is done about it:
-curation drops the session (its table row stays), the turn is removed, the damage is repaired, or
-it is kept. Finding repetitions belongs to `repeats`, repairing arguments to `json_text`.
+Each kind of damage (`damage.DAMAGE_KINDS`) is counted, and a policy decides how it is treated:
+curation drops the session (its table row stays), the turn is removed, the damage is repaired, or it
+is kept. Finding repetitions belongs to `repeats`, and repairing arguments to `json_text`.
 """
 
 from collections import Counter, defaultdict, deque
@@ -38,14 +39,14 @@ from agent_pipeline.sessions.session import (
 
 @dataclass
 class RepairedChat:
-    """Messages whose calls have unique ids and stand directly before their results.
+    """Messages whose calls have unique ids and are directly followed by their results.
 
     Attributes:
         messages: The repaired messages.
         reasoning: The thoughts, with the indices of the repaired messages.
         damage: Counts of the damage, by kind.
-        skipped: Counts of the messages that `drop_turn` removed, and of the thoughts that lost
-            their message.
+        skipped: Counts of the messages that `drop_turn` removed, and of the thoughts whose message
+            was removed.
     """
 
     messages: list[Message]
@@ -55,7 +56,10 @@ class RepairedChat:
 
 
 def repair_session(session: Session, policy: RepairPolicy = DEFAULT_REPAIR_POLICY) -> None:
-    """Repair a session in place, and set `broken` if the session's damage drops it."""
+    """Repair a session in place.
+
+    `broken` is set if the policy drops the session because of its damage.
+    """
     chat = repair_messages(session.messages, session.reasoning, policy)
     session.messages, session.reasoning = chat.messages, chat.reasoning
     if chat.skipped:
@@ -75,19 +79,19 @@ def repair_messages(
     reasoning: Sequence[Thought] = (),
     policy: RepairPolicy = DEFAULT_REPAIR_POLICY,
 ) -> RepairedChat:
-    """Repair one session's messages.
+    """Repair the messages of one session.
 
-    A repair may uncover more damage: two equal blocks become neighbours once a message between them
-    is removed. So the passes are repeated until nothing changes. Most sessions are sound, and a
-    check that is twenty times as fast as a pass finds these first.
+    A repair may uncover more damage: two equal blocks become neighbors if a message between them is
+    removed. The passes are therefore repeated until nothing changes. Most sessions have no damage,
+    and a check that is twenty times as fast as a pass finds these sessions first.
 
     Args:
         messages: The messages of the record. The list stays as it is.
         reasoning: The thoughts before the messages.
-        policy: What is done about each kind of damage.
+        policy: The action for each kind of damage.
 
     Returns:
-        The repaired chat. If the messages are sound, its list is the given one.
+        The repaired chat. If the messages have no damage, it contains the same list.
     """
     if _is_sound(messages):
         last_role = messages[-1]["role"] if messages else None
@@ -104,9 +108,10 @@ def repair_messages(
         chat = _RepairPass(messages, chat.reasoning, policy).run()
         for kind, count in chat.damage.items():
             if policy[kind] in ("repair", "drop_turn"):
-                damage[kind] += count  # the last pass removed the old damage, so this is new
+                # the last pass repaired the earlier damage, so this damage is new
+                damage[kind] += count
             else:
-                damage[kind] = max(damage[kind], count)  # the last pass counted it, too
+                damage[kind] = max(damage[kind], count)  # the last pass counted the same damage too
         chat.skipped += skipped
     chat.damage = +damage
     return chat
@@ -145,7 +150,7 @@ class _Call:
         entry: The message that makes the call.
         repaired: The call with its new id and repaired arguments.
         id: The id in the record.
-        position: How many calls come before this one.
+        position: Number of calls before this call.
         result: The result that answers the call.
         removed: Whether a repair removes the call.
     """
@@ -165,7 +170,7 @@ class _Result:
     Attributes:
         entry: The tool's message.
         id: The call's id in the record.
-        calls_before: How many calls come before the result.
+        calls_before: Number of calls before the result.
         call: The call that the result answers.
     """
 
@@ -178,7 +183,7 @@ class _Result:
 class _RepairPass:
     """One pass over a session's messages.
 
-    Each step of the pass finds one kind of damage, counts it, and does what the policy says.
+    Each step of the pass finds one kind of damage, counts it, and applies the policy's action.
     """
 
     def __init__(
@@ -193,7 +198,7 @@ class _RepairPass:
         self._entries: list[_Entry] = []
 
     def run(self) -> RepairedChat:
-        """Return the messages after this pass."""
+        """Run the pass and return the repaired chat."""
         self._make_entries()
         self._repair_unicode()
         self._drop_call_texts()
@@ -212,7 +217,7 @@ class _RepairPass:
         Args:
             kind: The kind of damage.
             entry: The damaged message.
-            count: How often the damage occurs there.
+            count: Number of times that the damage occurs in the message.
         """
         self._damage[kind] += count
         action = self._policy[kind]
@@ -221,7 +226,7 @@ class _RepairPass:
         return action
 
     def _make_entries(self) -> None:
-        """Assign a turn and the thoughts before it to each message."""
+        """Create an entry for each message, with its turn and the thoughts before it."""
         turn = 0
         for message in self._messages:
             if message["role"] == "user":
@@ -234,7 +239,7 @@ class _RepairPass:
                 self._skipped["reasoning"] += 1
 
     def _repair_unicode(self) -> None:
-        """Replace half characters."""
+        """Replace unpaired surrogates in messages and thoughts."""
         for entry in self._entries:
             damage: Counter[str] = Counter()
             message = make_storable(entry.message, damage)
@@ -244,7 +249,7 @@ class _RepairPass:
                 self._count("invalid_unicode", entry, damage["invalid_unicode"])
 
     def _drop_call_texts(self) -> None:
-        """Remove the raw text of a call next to the call."""
+        """Remove the raw text of a call if the message also has the call itself."""
         for entry in self._entries:
             words = drop_call_texts(entry.message)
             if words == entry.message["content"]:
@@ -253,19 +258,19 @@ class _RepairPass:
                 entry.message = {**entry.message, "content": words}
 
     def _drop_empty_messages(self) -> None:
-        """Remove messages without text and calls."""
+        """Remove messages that have neither text nor calls."""
         removed = []
         for entry in self._entries:
             if entry.role == "tool" or entry.calls or entry.message["content"].strip():
                 continue
             action = self._count("empty_message", entry)
-            # A dropped turn takes its messages along later, except for a system prompt.
+            # Dropping a turn later removes its messages, but not system prompts.
             if action == "repair" or (action == "drop_turn" and entry.role == "system"):
                 removed.append(entry)
         self._remove(removed)
 
     def _drop_repeats(self) -> None:
-        """Keep one of several equal blocks of messages, with the thoughts of all of them."""
+        """Keep only one of several equal blocks of messages, with the thoughts of all of them."""
         while True:
             repeat = find_repeat([entry.message for entry in self._entries])
             if repeat is None:
@@ -282,9 +287,9 @@ class _RepairPass:
             self._remove(copies)
 
     def _pair_calls(self) -> None:
-        """Pair every result with its call, and put it directly after the message of the call.
+        """Pair every result with its call, and move it directly after the message of the call.
 
-        Every call gets an id of its own.
+        Every call gets a unique id.
         """
         calls, results = self._list_calls(), self._list_results()
         _answer_calls(calls, results, _key_by_turn_and_id)
@@ -342,10 +347,10 @@ class _RepairPass:
         return results
 
     def _arrange(self, calls: list[_Call]) -> None:
-        """Keep only these calls, and put their results directly after their messages.
+        """Keep only the given calls, and move their results directly after their messages.
 
-        Results that answer no call are left out, and so are messages that have neither calls nor
-        words afterwards.
+        Results that answer no call are removed. Messages that have neither calls nor text
+        afterwards are removed too.
         """
         calls_by_entry: dict[_Entry, list[ToolCall]] = defaultdict(list)
         results_by_entry: dict[_Entry, list[_Entry]] = defaultdict(list)
@@ -389,7 +394,7 @@ class _RepairPass:
         self._remove(entries)
 
     def _cut_trailing_messages(self) -> None:
-        """Count the messages of a user or a tool at the end, and do what the policy says."""
+        """Count the user or tool messages at the end, and apply the policy's action."""
         last_role = self._entries[-1].role if self._entries else None
         if last_role not in ("user", "tool"):
             return
@@ -414,10 +419,10 @@ class _RepairPass:
             self._remove(removed)
 
     def _remove(self, removed: Iterable[_Entry]) -> None:
-        """Remove messages, and hand their thoughts on.
+        """Remove messages, and pass on their thoughts.
 
-        The thoughts go to the next assistant message of the turn. If there is none, the thoughts
-        are counted as skipped.
+        The thoughts go to the next assistant message of the turn. If there is no such message, the
+        thoughts are counted as skipped.
         """
         marked = set(removed)
         if not marked:
@@ -434,7 +439,7 @@ class _RepairPass:
         self._entries = [entry for entry in self._entries if entry not in marked]
 
     def _find_heir(self, index: int, marked: set[_Entry]) -> _Entry | None:
-        """Return the next assistant message of the turn that stays; None if there is none."""
+        """Return the next assistant message of the turn that is kept, or None."""
         turn = self._entries[index].turn
         for entry in self._entries[index:]:
             if entry not in marked and entry.role == "assistant" and entry.turn == turn:
@@ -453,26 +458,26 @@ class _RepairPass:
 
 
 _PairKey = Callable[[_Call | _Result], Hashable]
-"""A function that returns the same key for a call and for the results that may answer it."""
+"""Function that returns the same key for a call and for the results that may answer it."""
 
 
 def _key_by_turn_and_id(entry: _Call | _Result) -> Hashable:
-    """Return the turn and the id; None if the id is empty."""
+    """Return the turn and the id as a key, or None if the id is empty."""
     return (entry.entry.turn, entry.id) if entry.id else None
 
 
 def _key_by_turn(entry: _Call | _Result) -> Hashable:
-    """Return the turn."""
+    """Return the turn as a key."""
     return entry.entry.turn
 
 
 def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey) -> None:
-    """Let each free result answer the oldest open call before it that has the same key.
+    """Match each unpaired result with the oldest open call before it that has the same key.
 
     Args:
         calls: All calls, in order.
         results: All results, in order.
-        make_key: Returns the key of a call or a result; a result with the key None stays free.
+        make_key: Returns the key of a call or a result. A result with the key None is not matched.
     """
     open_calls: dict[Hashable, deque[_Call]] = defaultdict(deque)
     for call in calls:
@@ -489,7 +494,10 @@ def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey
 
 
 def _is_sound(messages: list[Message]) -> bool:
-    """Return whether the messages have no damage, except that a user or a tool may end them."""
+    """Return whether the messages have no damage.
+
+    User or tool messages at the end do not count as damage here.
+    """
     ids: set[str] = set()
     expected_ids: deque[str] = deque()
     first_contents: dict[str, str] = {}
@@ -522,7 +530,7 @@ def _is_sound(messages: list[Message]) -> bool:
 
 
 def _is_sound_call(call: ToolCall, ids_before: set[str]) -> bool:
-    """Return whether a call has an id of its own, a storable name and sound arguments."""
+    """Return whether a call has a unique id, a storable name and valid arguments."""
     call_id, function = call["id"], call["function"]
     return (
         bool(call_id)
@@ -533,7 +541,7 @@ def _is_sound_call(call: ToolCall, ids_before: set[str]) -> bool:
 
 
 def _count_trailing(messages: list[Message], role: str) -> int:
-    """Return how many messages of this role end the conversation."""
+    """Count the messages of a role at the end of the conversation."""
     count = 0
     for message in reversed(messages):
         if message["role"] != role:

@@ -1,7 +1,6 @@
-"""Repetitions in a conversation: replayed messages, a call as text next to the call, reused ids.
+"""Repetitions in a conversation: replayed messages, calls that are repeated as text, reused ids.
 
-The functions find and remove repetitions; `repair` counts them and decides what is done about
-them.
+The functions find and remove repetitions. `repair` counts them and decides how they are treated.
 """
 
 import re
@@ -15,12 +14,12 @@ from agent_pipeline.sessions.session import Message, dump_canonical_json
 
 @dataclass(frozen=True)
 class RepeatedBlock:
-    """A block of messages that stands again directly after itself.
+    """A block of messages that is repeated directly after itself.
 
     Attributes:
         start: The index of the block's first message.
         size: The number of messages in the block.
-        copies: How often the block is repeated.
+        copies: Number of repetitions of the block.
     """
 
     start: int
@@ -29,11 +28,12 @@ class RepeatedBlock:
 
 
 def find_repeat(messages: list[Message]) -> RepeatedBlock | None:
-    """Return the first replay: the history's beginning, or a block of calls.
+    """Return the first replay of the history's beginning or of a block of calls.
 
-    People and agents may use the same words twice, and a second call has an id of its own. So only
-    a replay repeats a beginning with the words of both sides, or a call with its id and result. A
-    beginning with calls that have no ids is not a replay: an agent may get the same request again.
+    People and agents may use the same words twice, but a second call has a new id. Repeated
+    messages therefore count as a replay only if they contain the words of both sides, or a call
+    with its id and result. A repeated beginning with calls that have no ids is not a replay,
+    because an agent may get the same request again.
     """
     return _find_repeated_beginning(messages) or _find_repeated_calls(messages)
 
@@ -56,7 +56,7 @@ def _find_repeated_beginning(messages: list[Message]) -> RepeatedBlock | None:
 
 
 def _is_replay(block: Sequence[Message]) -> bool:
-    """Return whether a repeated beginning can only be a replay."""
+    """Return whether a repeated beginning must be a replay."""
     roles = {message["role"] for message in block}
     if not {"user", "assistant"} <= roles:
         return False
@@ -81,9 +81,9 @@ def _find_repeated_calls(messages: list[Message]) -> RepeatedBlock | None:
 
 
 def _list_own_ids(message: Message) -> tuple[str, ...]:
-    """Return the ids of a message's calls that tell one call from another.
+    """Return the ids of a message's calls that distinguish one call from another.
 
-    Some services use the function's name as the id.
+    Ids that equal the function's name are left out, because some services use the name as the id.
     """
     return tuple(
         call["id"]
@@ -97,11 +97,11 @@ def _find_block_around(messages: list[Message], index: int, size: int) -> Repeat
 
     Args:
         messages: The conversation.
-        index: The message.
+        index: The index of the message.
         size: The distance to the message's copy, which is the size of the block.
 
     Returns:
-        The block; None if only a part of it, or a part without results, is repeated.
+        The block, or None if only a part of it, or a part without results, is repeated.
     """
     start = end = index
     while start > 0 and messages[start - 1] == messages[start - 1 + size]:
@@ -115,7 +115,7 @@ def _find_block_around(messages: list[Message], index: int, size: int) -> Repeat
 
 
 def _count_copies(messages: list[Message], start: int, size: int) -> int:
-    """Return how often a block is repeated directly after itself."""
+    """Count how often a block is repeated directly after itself."""
     block = messages[start : start + size]
     copies = 0
     copy_start = start + size
@@ -139,12 +139,12 @@ _PARAMETER = re.compile(
 
 
 def drop_call_texts(message: Message) -> str:
-    """Return a message's words without the raw texts of the message's own calls.
+    """Return a message's text without the raw texts of the message's own calls.
 
-    Clients keep the raw text next to the call that a server read in it. A text is removed only if
-    its name and all its arguments are those of one of the message's calls. The forms are those of
-    Hermes and Qwen: `<tool_call>`, and `<function=name>` with parameters or JSON. The code fence
-    around a text is removed too.
+    Clients keep the raw text from which a server parsed a call. A raw text is removed only if its
+    name and all its arguments equal a call of the message. The formats are those of Hermes and
+    Qwen: `<tool_call>`, and `<function=name>` with parameters or JSON. The code fence around a raw
+    text is removed too.
     """
     content, calls = message["content"], message.get("tool_calls")
     if not calls or not any(mark in content for mark in _CALL_MARKS):
@@ -163,10 +163,10 @@ def drop_call_texts(message: Message) -> str:
 
 
 def _keep_fences(match: re.Match[str]) -> str:
-    """Return the fences around a call's text that must stay.
+    """Return the code fences around a call's raw text that must stay.
 
-    If the text stands inside an open code fence, the mark before the text ends that fence, and the
-    mark after the text begins another. Both marks stay. Otherwise nothing stays.
+    If the text is inside an open code fence, the fence before the text closes it, and the fence
+    after the text opens another one. Both fences must stay then. Otherwise, the result is empty.
     """
     stands_in_fence = match.string.count("```", 0, match.start()) % 2 == 1
     if match["opening"] and stands_in_fence:
@@ -175,13 +175,7 @@ def _keep_fences(match: re.Match[str]) -> str:
 
 
 def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None) -> bool:
-    """Return whether a call's raw text is a certain call.
-
-    Args:
-        match: A match of `_CALL_TEXT`.
-        name: The tool of the call.
-        arguments: The arguments of the call; None if they are not a JSON object.
-    """
+    """Return whether the raw text of a call equals a given call."""
     if match["json"]:
         fields = parse_object(match["json"])
     else:
@@ -200,23 +194,20 @@ def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None)
 
 
 def _is_text_of_value(text: str, value: object) -> bool:
-    """Return whether a parameter's text, which has no type, is a certain value."""
+    """Return whether the text of a parameter represents a given value.
+
+    The text does not state a type.
+    """
     if isinstance(value, str):
         return text == value
     try:
         return dump_canonical_json(parse_json(text)) == dump_canonical_json(value)
     except (ValueError, RecursionError):
-        return text == str(value)  # Python's spelling: True, None
+        return text == str(value)  # Python's notation: True, None
 
 
 def make_unique_id(wanted: str, suffix: int, used_ids: set[str]) -> str:
-    """Return an id that no call of the conversation has, and add it to the used ids.
-
-    Args:
-        wanted: The id, if it is not used.
-        suffix: The first number to try after the id, if the id is used.
-        used_ids: The ids of the calls before.
-    """
+    """Return an id that no earlier call has, and add it to the used ids."""
     new_id = wanted
     while new_id in used_ids:
         new_id = f"{wanted}_{suffix}"

@@ -1,8 +1,8 @@
-"""The items of OpenAI's Responses API, by their type: calls and results of functions and of tools.
+"""Items of OpenAI's Responses API: calls and results of functions and of hosted tools.
 
-A hosted call whose item holds its result becomes a call and a result. If the item holds no result
-(a web search, say), the answer that follows rests on something that nobody recorded. Then the item
-is `unread`, which is damage. Messages and their parts are read by `chat` and `parts`.
+A hosted call whose item holds its result becomes a call and a result. If the item holds no result,
+as for a web search, the next answer relies on content that was not recorded. Such an item is
+`unread`, which is damage. `chat` and `parts` read messages and their parts.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,17 @@ from agent_pipeline.sessions.part_fields import is_marked_failed, pick_first, re
 from agent_pipeline.sessions.parts import read_call, read_result
 
 HARMLESS_ITEM_TYPES = {"mcp_list_tools", "ghost_snapshot"}
-"""Items that nobody said: the tools of a server, and a copy of the working folder."""
+"""Types of items without content of a person or a model: the tools of a server, and a copy of the
+working folder.
+"""
 
 _RESULT_ID_FIELDS = ("call_id", "id")
 _HOSTED_ID_FIELDS = ("id", "call_id")
-"""A hosted call's own id comes before the id of the call that it belongs to."""
+"""Id fields of a hosted call. Its own id is preferred to the id of the call that it belongs to."""
 
 
 def read_response_item(item: JsonObject, kind: str) -> tuple[Item, ...] | None:
-    """Return the plain items in a Responses item; None if `kind` is not the type of one."""
+    """Return the plain items in a Responses item, or None if `kind` is not the type of one."""
     reader = _READERS.get(kind)
     if reader is not None:
         return reader(item)
@@ -36,7 +38,7 @@ def _read_call(item: JsonObject) -> tuple[Item, ...]:
 
 
 def _make_call(item: JsonObject) -> Item:
-    """Return the call in an item."""
+    """Return the call in a Responses item."""
     return read_call(item, item.get("weight") != 0, is_cut(item))
 
 
@@ -45,12 +47,12 @@ def _read_result(item: JsonObject) -> tuple[Item, ...]:
 
 
 def _make_result(item: JsonObject, output: object) -> Item:
-    """Return the result in an item, with this output."""
+    """Return a result for the id in a Responses item, with the given output."""
     return read_result(read_id(item, *_RESULT_ID_FIELDS), output, is_marked_failed(item))
 
 
 def _make_call_reader(name: str, *fields: str) -> Callable[[JsonObject], tuple[Item, ...]]:
-    """Return a reader of calls whose item's type names the tool.
+    """Return a reader for calls whose item type names the tool.
 
     The arguments are the first of `fields` that the item has.
     """
@@ -129,4 +131,4 @@ _READERS: dict[str, Callable[[JsonObject], tuple[Item, ...]]] = {
     "code_interpreter_call": _read_code_interpreter_call,
     "file_search_call": _read_file_search_call,
 }
-"""The reader of each type of item."""
+"""Readers of Responses items, by type."""

@@ -1,6 +1,7 @@
-"""The values of tools' results: pictures and files in them, and encrypted contents.
+"""Values of tool results: pictures and files in them, and encrypted content.
 
-Functions that look into a result's value belong here. `parts.read_result` makes an item of it.
+Functions that inspect the value of a result belong here. `parts.read_result` turns the value into
+an item.
 """
 
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ _MEDIA_TYPES = {
 }
 _BYTE_FIELDS = ("data", "base64", "blob", "bytes", "file_data", "source")
 _RESULT_FIELDS = {"content", "isError", "is_error", "structuredContent", "_meta", "meta", "type"}
-"""The fields of an MCP result."""
+"""Fields of an MCP result."""
 _MAX_DEPTH = 4
 
 
 def is_encrypted(value: object, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether a result has contents that only the model's service can read.
+    """Return whether a result has content that only the model's service can decrypt.
 
-    The model read the contents; the record holds them in an encrypted form (Anthropic's searches).
+    The model saw the content, but the record holds only an encrypted form (Anthropic's searches).
     """
     if isinstance(value, Mapping):
         if any(value.get(name) for name in _ENCRYPTED_FIELDS):
@@ -35,10 +36,10 @@ def is_encrypted(value: object, depth: int = _MAX_DEPTH) -> bool:
 
 
 def unpack_media(value: object) -> object:
-    """Return the parts of a result that holds a picture or a file; other values stay.
+    """Return the parts of a result that contains a picture or a file.
 
-    The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON
-    text of these.
+    Other values are returned unchanged. The value may be MCP's result (`{"content": [...],
+    "isError": false}`), one part, or the JSON text of either.
     """
     parsed = value
     if isinstance(value, str) and _may_hold_media(value):
@@ -53,7 +54,10 @@ def unpack_media(value: object) -> object:
 
 
 def unwrap_json_part(part: object) -> object:
-    """Return a value that Bedrock wraps in a part as a text; other parts stay."""
+    """Return a value that Bedrock wraps in a JSON part as a text part.
+
+    Other parts are returned unchanged.
+    """
     if isinstance(part, dict) and part.keys() == {"json"}:
         text = dump_json(part["json"])
         if text is not None:
@@ -67,7 +71,7 @@ def _make_text_part(text: str | None) -> dict[str, str | None]:
 
 
 def _may_hold_media(text: str) -> bool:
-    """Return whether a text looks like the JSON of parts with bytes."""
+    """Return whether a text may be the JSON of parts that contain bytes."""
     return (
         text.lstrip()[:1] in ("[", "{")
         and '"type"' in text
@@ -88,14 +92,14 @@ def _list_parts(value: object) -> list[object]:
 
 
 def _is_part(part: object) -> bool:
-    """Return whether a value is a text or has a type."""
+    """Return whether a value is a text or has a type, like a message part."""
     if isinstance(part, str):
         return True
     return isinstance(part, Mapping) and isinstance(part.get("type"), str)
 
 
 def _holds_bytes(part: object) -> bool:
-    """Return whether a part is a picture or a file with its bytes."""
+    """Return whether a part is a picture or a file that includes its bytes."""
     if not isinstance(part, Mapping) or part.get("type") not in _MEDIA_TYPES:
         return False
     source = part.get("source")

@@ -1,6 +1,7 @@
-"""The messages of LangChain, pydantic-ai and AutoGen, whose shape differs from a chat's.
+"""Conversion of messages of LangChain, pydantic-ai and AutoGen into a common form.
 
-The functions return messages in a shape that `chat` can read. Reading belongs to `chat`.
+Their messages have a different shape than chat messages. The functions return messages in a shape
+that `chat` can read; reading them belongs to `chat`.
 """
 
 from agent_pipeline.json_types import JsonObject
@@ -22,14 +23,14 @@ AUTOGEN_ROLES = {
 
 
 def shorten_langchain_type(name: str) -> str:
-    """Return the speaker in the name of a LangChain class: `AIMessageChunk` becomes `ai`."""
+    """Return the role in the name of a LangChain class: `AIMessageChunk` becomes `ai`."""
     return name.removesuffix("Chunk").removesuffix("Message").lower()
 
 
 def read_langchain_message(record: JsonObject) -> JsonObject:
-    """Return the message in LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`.
+    """Return the message inside LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`.
 
-    Other records stay as they are.
+    Other records are returned unchanged.
     """
     kwargs, class_path, data = record.get("kwargs"), record.get("id"), record.get("data")
     if isinstance(kwargs, dict) and isinstance(class_path, list) and class_path:
@@ -68,7 +69,7 @@ def read_pydantic_messages(record: JsonObject) -> list[object]:
 def read_autogen_messages(record: JsonObject) -> list[object]:
     """Return the messages in a record of AutoGen, whose parts have no types.
 
-    If the record has calls, its thought is the words of the message.
+    If the record has calls, its thought becomes the text of the message.
     """
     content, thought = record.get("content"), record.get("thought")
     parts = content if isinstance(content, list) else [content]

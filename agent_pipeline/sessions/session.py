@@ -1,10 +1,11 @@
-"""The canonical session: the form that every source is read into and every later stage works on.
+"""The canonical session, which every reader produces and every later stage uses.
 
 The types of a session and of its parts belong here, with the functions that every room needs for
-them: canonical JSON, hashes, the calls of a conversation. Reading, repair and tables do not.
+them: canonical JSON, hashes, and the calls of a conversation. Reading, repair and tables belong
+elsewhere.
 
-`messages` are OpenAI chat messages. An assistant's tool calls hold their arguments as a **JSON
-string** (the form of the API); rendering decodes them into what the chat template expects.
+`messages` are OpenAI chat messages. The arguments of a tool call are a **JSON string** (the form of
+the API). Rendering decodes them into the form that the chat template expects.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ class FunctionCall(TypedDict):
 
 
 class ToolCall(TypedDict):
-    """One call in an assistant's message."""
+    """One tool call in an assistant message."""
 
     id: str
     type: Literal["function"]
@@ -42,8 +43,8 @@ class ToolCall(TypedDict):
 class Message(TypedDict, total=False):
     """One OpenAI chat message.
 
-    `is_error` marks the result of a tool that failed. `weight` is 0 if the message is not trained
-    on. `name` is the tool of a result; only templates that show it need it.
+    `is_error` marks the result of a tool that failed. `weight` is 0 if the message is not trained.
+    `name` is the tool of a result; only chat templates that print it need it.
     """
 
     role: Required[Role]
@@ -72,7 +73,7 @@ class Tool(TypedDict):
 
 
 class Thought(TypedDict):
-    """What the model thought before a message; `message` is the message's index."""
+    """A thought of the model before a message. `message` is the index of that message."""
 
     message: int
     text: str
@@ -86,24 +87,28 @@ class Session(msgspec.Struct, kw_only=True):
 
     Attributes:
         session_id: The session's id in its store.
-        tools_origin: Where `tools` come from; `inferred` means from the calls.
-        task_key: The task that the session is a trial of. A split holds whole tasks.
-        judgment: The source's verdict; None if the source has none.
-        score: The source's score or reward; None, which is not zero, if the source has none.
-        scores: The source's metrics by name: numbers without a direction.
-        attack_succeeded: Whether the agent obeyed an injected instruction; None if unknown.
-        ends_on_tool: Whether, by the source's own rules, the last tool call ended the run
-            (ToolBench's `Finish`). Then no answer is missing, even if nothing answered the call.
+        tools_origin: The origin of `tools`; `inferred` means that they were inferred from the
+            calls.
+        task_key: The key of the session's task. All trials of a task are in the same split.
+        judgment: The source's verdict, or None.
+        score: The source's score or reward. None means that the source has no score, which is not
+            the same as zero.
+        scores: The source's metrics by name. Their direction (higher or lower is better) is not
+            known here.
+        attack_succeeded: Whether the agent obeyed an injected instruction, or None if that is
+            unknown.
+        ends_on_tool: Whether the last tool call ended the run by the source's own rules
+            (ToolBench's `Finish`). If so, no answer is missing, even if the call has no result.
         error: A failure of the infrastructure, not of the agent.
-        usage: Counts of tokens by name.
+        usage: Token counts by name.
         cost_usd: The cost in US dollars.
-        parent_session_id: The session that started this one. A side chain (a sub-agent's work) is
-            a session of its own.
-        reasoning: What the model thought, apart from what it said.
-        damage: Counts of what was wrong with the record, by kind.
-        broken: The kind of damage for which the repair policy drops the session.
-        skipped: Counts of what a chat cannot hold (images, files), by type.
-        context: Other fields that the store has about the session.
+        parent_session_id: The id of the session that started this session. The work of a sub-agent
+            is a separate session.
+        reasoning: The thoughts of the model, which are not part of the messages.
+        damage: Counts of the damage in the record, by kind.
+        broken: The kind of damage for which the repair policy drops the session, or None.
+        skipped: Counts of content that a chat cannot hold (images, files), by type.
+        context: Other fields of the session in the store.
     """
 
     session_id: str
@@ -136,7 +141,10 @@ class Session(msgspec.Struct, kw_only=True):
     context: JsonObject = {}
 
     def hash_content(self) -> str:
-        """Return the sha256 (hex) of the messages and tools; see the function `hash_content`."""
+        """Return the sha256 (hex) of the messages and tools.
+
+        The function `hash_content` defines the hash.
+        """
         return hash_content(encode_json(self.messages), encode_json(self.tools))
 
 
@@ -144,13 +152,13 @@ _SORTED_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=str)
 
 
 def encode_json(value: object) -> bytes:
-    """Return the JSON of a value as the lake's columns hold it.
+    """Return a value as JSON in the form of the lake's JSON columns.
 
-    The JSON has sorted keys, no spaces, and UTF-8. NaN and infinity become null.
+    The JSON has sorted keys, no spaces, and is UTF-8. NaN and infinity become null.
     """
     try:
         return _SORTED_ENCODER.encode(value)
-    except UnicodeEncodeError:  # half a character in a record that is not repaired yet
+    except UnicodeEncodeError:  # an unpaired surrogate in a record that is not repaired yet
         return dump_canonical_json(msgspec.to_builtins(value, enc_hook=str)).encode("utf-8")
 
 
@@ -181,11 +189,11 @@ def list_answering_models(row: Mapping[str, object]) -> list[str]:
 
 
 THOUGHT: Final = "reasoning_content"
-"""The key of the thought before a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
+"""Key for the thought before a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
 
 
 def add_thoughts(messages: list[Message], reasoning: Iterable[Thought]) -> list[Message]:
-    """Return the messages; the assistant's messages have the recorded thoughts before them."""
+    """Return the messages, with the recorded thoughts added to the assistant's messages."""
     texts_by_index: dict[int, list[str]] = {}
     for thought in reasoning:
         texts_by_index.setdefault(thought["message"], []).append(thought["text"])
@@ -198,37 +206,47 @@ def add_thoughts(messages: list[Message], reasoning: Iterable[Thought]) -> list[
 
 
 def drop_keys(message: Message, *names: str) -> Message:
-    """Return the message without these keys, or the same object if it has none of them."""
+    """Return a message without the named keys, or the same object if it has none of them."""
     if message.keys().isdisjoint(names):
         return message
     return cast(Message, {name: value for name, value in message.items() if name not in names})
 
 
 def drop_error_marks(messages: list[Message]) -> list[Message]:
-    """Return the messages without `is_error`, which no chat format holds and OpenAI refuses."""
+    """Return the messages without the key `is_error`.
+
+    No chat format has this key, and OpenAI refuses it.
+    """
     return [drop_keys(message, "is_error") for message in messages]
 
 
 def is_trained(message: Mapping[str, object]) -> bool:
-    """Return whether an assistant's message is trained on; OpenAI's `weight: 0` excludes it."""
+    """Return whether an assistant message is trained.
+
+    OpenAI's `weight: 0` excludes a message.
+    """
     return bool(message.get("weight", 1))
 
 
 def dump_canonical_json(value: object) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces, UTF-8.
+    """Return the canonical JSON text of a value: sorted keys, no spaces, UTF-8.
 
-    Lone surrogates become escapes.
+    Unpaired surrogates become escapes.
 
     Raises:
-        TypeError: Part of the value has no one text: the order of a set and the address of an
-            object differ between processes.
+        TypeError: The value contains an object without a stable text. For example, the order of a
+            set differs between processes.
     """
     text = _CANONICAL_ENCODER.encode(value)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def canonicalize_arguments(text: str) -> str:
-    """Return one text for all spellings of a call's arguments; a text that is not JSON stays."""
+    """Return a canonical text of a call's arguments.
+
+    Arguments that differ only in their JSON notation have the same text. A text that is not JSON is
+    returned unchanged.
+    """
     try:
         return dump_canonical_json(json.loads(text))
     except (ValueError, RecursionError):
@@ -236,7 +254,7 @@ def canonicalize_arguments(text: str) -> str:
 
 
 def _to_text(value: object) -> str:
-    """Return the text of a value that JSON has no type for."""
+    """Return the text of a value that has no JSON type."""
     if isinstance(value, datetime | PurePath):
         return str(value)
     raise TypeError(f"A {type(value).__name__} has no one JSON text.")
@@ -253,7 +271,7 @@ def hash_json(value: object) -> str:
 
 
 def list_calls(messages: Iterable[Message]) -> list[tuple[str, str]]:
-    """Return all calls of a conversation in order, as (name, arguments as a JSON string)."""
+    """Return all calls of a conversation in order, as pairs of name and JSON arguments."""
     return [
         (call["function"]["name"], call["function"]["arguments"])
         for message in messages

@@ -11,7 +11,7 @@ from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import THOUGHT, Message
 
 HARNESS = "agent-pipeline"
-"""The name of the program that ran the model, in the header."""
+"""Name of this program in the header, as the program that ran the model."""
 
 
 def format_session_trace(
@@ -23,7 +23,7 @@ def format_session_trace(
         session_id: The id of the session.
         messages: OpenAI chat messages.
         model: The model that wrote the assistant's messages.
-        header_fields: Further fields of the header, such as `name`. The Hub ignores unknown ones.
+        header_fields: Further fields of the header, such as `name`. The Hub ignores unknown fields.
     """
     header: JsonObject = {"type": "session", "harness": HARNESS, "id": session_id}
     header |= {name: value for name, value in header_fields.items() if value is not None}

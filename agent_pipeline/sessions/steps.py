@@ -1,7 +1,7 @@
-"""The steps of one message: a model writes words, then calls, and then sees the results.
+"""The order of the items within one message.
 
-The order of the items within one message is decided here. `items` puts the items of all messages
-into a chat.
+A model writes text, then calls, and then sees the results. `items` combines the items of all
+messages into a chat.
 """
 
 from msgspec.structs import replace
@@ -11,21 +11,11 @@ from agent_pipeline.sessions.part_fields import join_texts
 
 
 class MessageSteps:
-    """The items of one message, gathered part by part.
+    """The items of one message, collected part by part.
 
-    A model writes words, then calls, and then sees the results. So results close a step, and
-    whatever follows them begins a new message. Calls whose parts also hold their results (the AI
-    SDK's UI messages) belong to one step until a border or words follow.
-
-    Attributes:
-        role: The role of the message.
-        trained: Whether the message is trained on.
-        done: The items of the closed steps, in order.
-        thoughts: The thoughts of the open step.
-        words: The words and marks of media of the open step.
-        calls: The calls of the open step.
-        results: The results of the open step.
-        others: The items of the open step that a chat cannot hold.
+    A model writes text, then calls, and then sees the results. Results therefore close a step, and
+    the next part begins a new message. If parts hold a call together with its result (the AI SDK's
+    UI messages), their calls belong to one step until a border or text follows.
     """
 
     def __init__(self, role: str, trained: bool) -> None:
@@ -39,7 +29,7 @@ class MessageSteps:
         self.others: list[Item] = []
         self._calls_hold_results = False
         self._is_spoken = False
-        """Whether a closed step has words, calls or results."""
+        """True if a closed step has text, calls or results."""
 
     def add_part(self, items: list[Item]) -> None:
         """Add the items of one part."""
@@ -76,7 +66,7 @@ class MessageSteps:
 
         Args:
             cut: Whether the step was cut off.
-            empty: Whether a step without words and calls becomes an empty message.
+            empty: Whether a step without text and calls becomes an empty message.
         """
         if self.role != "assistant":  # results answer the message before
             self.done += self.results
@@ -97,20 +87,21 @@ class MessageSteps:
         """Close the last step and return all items.
 
         Args:
-            cut: Whether the message, and so its last step, was cut off.
-            empty: Whether a message that holds nothing becomes an empty message.
+            cut: Whether the message was cut off, and therefore its last step.
+            empty: Whether a message without content becomes an empty message.
         """
         self.close(cut, empty=empty and not self._is_spoken and not self.results)
         return self.done
 
     def _make_message(self, cut: bool, empty: bool) -> Item | None:
-        """Return the words of the open step as a message; None if the step has no message."""
+        """Return the text of the open step as a message, or None if the step has no message."""
         has_text = any(word.text for word in self.words)
         has_calls = bool(self.calls) or any(item.kind in ("", "unread") for item in self.others)
         is_empty_message = (bool(self.words) or empty) and not has_calls
         if not has_text and not is_empty_message:
             return None
-        # A model's words come in parts that may end within a sentence (before a citation, say).
+        # A model's text comes in parts that may end within a sentence, for example before a
+        # citation.
         seam = "" if self.role == "assistant" else "\n"
         return Item(
             "message",

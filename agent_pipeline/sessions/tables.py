@@ -1,10 +1,7 @@
-"""Sessions as Arrow tables: the schemas of the lake's first three tables, and both conversions.
+"""Sessions as Arrow tables: the schemas of the lake's first three tables, and conversions.
 
 Building Arrow columns from Python values belongs here too, because `pyarrow.array` imports pandas.
-What a table of another room holds is declared in that room.
-
-`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type). A nested list
-of structs would add `tool_calls: null` to every message, which some templates render as a call.
+The schemas of other tables belong to the rooms that write them.
 """
 
 from array import array
@@ -34,9 +31,9 @@ from agent_pipeline.sessions.session import (
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
-"""The length of text at which a batch ends early.
+"""Total length of texts at which a batch ends early, in characters.
 
-A thousand sessions with outputs of a megabyte are too much to hold in memory.
+A thousand sessions with a megabyte of output each are too much to hold in memory.
 """
 
 _UTC = pa.timestamp("us", tz="UTC")
@@ -44,14 +41,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 DESCRIPTION = b"description"
-"""The key of a column's description in its metadata.
+"""Key of a column's description in its metadata.
 
 Dagster's UI shows the description. `storage.tables` removes it from the files.
 """
 
 
 def define_required(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
-    """Return columns of a type that are never null, from each column's description."""
+    """Return required columns of a type, given a description per column."""
     return [
         pa.field(name, kind, nullable=False, metadata={DESCRIPTION: description})
         for name, description in descriptions.items()
@@ -59,7 +56,7 @@ def define_required(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
 
 
 def define_optional(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
-    """Return columns of a type that are null if the value is unknown, from their descriptions."""
+    """Return columns of a type that may be null, given a description per column."""
     return [
         pa.field(name, kind, metadata={DESCRIPTION: description})
         for name, description in descriptions.items()
@@ -133,7 +130,7 @@ TURN = pa.struct(
         pa.field("failed_measures", pa.list_(pa.string())),
     ]
 )
-"""The facts about one turn: `judging.turn_facts.TurnFacts`."""
+"""Facts about one turn, as in `judging.turn_facts.TurnFacts`."""
 
 JUDGED = pa.schema(
     [
@@ -180,7 +177,7 @@ CURATED = pa.schema(
 
 
 class SessionRow(TypedDict):
-    """One row of `SESSIONS`, JSON columns decoded."""
+    """One row of `SESSIONS` with decoded JSON columns."""
 
     session_id: str
     project: str
@@ -232,7 +229,9 @@ _JSON_INDICES = [index for index, field in enumerate(SESSIONS) if is_json_type(f
 _read_values = attrgetter(
     *(name if name != "content_sha256" else "session_id" for name in SESSIONS.names)
 )
-"""Returns a session's values in the order of `SESSIONS`; the hash is filled in later."""
+"""Function that returns a session's values in the order of `SESSIONS`. The hash is filled
+in later.
+"""
 
 
 def make_session_row(session: Session) -> JsonObject:
@@ -251,7 +250,10 @@ def encode_row(session: Session) -> EncodedRow:
 
 
 def _encode_json_value(value: object) -> bytes:
-    """Return the JSON of a list or an object. Most of them are empty, which is fast."""
+    """Return a list or an object as JSON.
+
+    Most values are empty, so the empty case is handled first, which is fast.
+    """
     if value:
         return encode_json(value)
     return b"[]" if isinstance(value, list) else b"{}"
@@ -260,28 +262,31 @@ def _encode_json_value(value: object) -> bytes:
 def restore_session(row: Mapping[str, object]) -> Session:
     """Return the session in a row of any table that has the columns of `SESSIONS`.
 
-    Columns that were not read have their defaults.
+    Columns that were not read get their default values.
     """
     return Session(**{name: decode_json(row[name]) for name in _SESSION_FIELDS if name in row})
 
 
 def decode_json(value: object) -> Any:
-    """Return the value of a JSON column that was read as `msgspec.Raw`; other values stay."""
+    """Decode a value of a JSON column that was read as `msgspec.Raw`.
+
+    Other values are returned unchanged.
+    """
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
 def to_batches(
     rows: Iterable[Mapping[str, object]], schema: pa.Schema, size: int = ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows as record batches with encoded JSON columns. Memory holds one batch at a time.
+    """Yield rows as record batches with encoded JSON columns.
 
-    A nullable column that a row lacks is null: the row may come from a table that was written
-    before the column existed.
+    Memory holds one batch at a time. If a row lacks a nullable column, the value is null, because
+    the row may come from a table that was written before the column existed.
 
     Args:
         rows: Rows with decoded JSON columns.
         schema: The schema of the batches.
-        size: The largest number of rows per batch.
+        size: The maximum number of rows per batch.
     """
     names = schema.names
     nullable_columns = {field.name for field in schema if field.nullable}
@@ -324,7 +329,8 @@ def to_rows(
     for batch in batches:
         json_columns = [field.name for field in batch.schema if is_json_type(field.type)]
         time_columns = [field.name for field in batch.schema if field.type == _UTC]
-        for name in time_columns:  # pyarrow imports pandas to make datetimes
+        # converted here, because pyarrow imports pandas to create datetimes
+        for name in time_columns:
             index = batch.schema.get_field_index(name)
             batch = batch.set_column(index, name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
@@ -344,24 +350,25 @@ def read_batches(
 
     Args:
         file: The file.
-        columns: The columns to read; all if None.
+        columns: The columns to read. None means all columns.
     """
-    # One reader per row group: a reader of several groups holds all that it read (pyarrow 26).
+    # A separate reader for each row group, because a reader of several groups keeps everything that
+    # it has read (pyarrow 26).
     for group in range(file.num_row_groups):
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
 
 
 def is_sorted(ids: pa.ChunkedArray) -> bool:
-    """Return whether ids are in ascending order, as the pipeline writes them."""
+    """Return whether ids are in ascending order, as they are in files that the pipeline writes."""
     return bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
 
 
 def make_session_batch(rows: list[EncodedRow], inferred_tools: bytes) -> pa.RecordBatch:
-    """Return encoded rows of `SESSIONS` as one batch, and fill in the hashes of their contents.
+    """Return encoded rows of `SESSIONS` as one batch, with the content hashes filled in.
 
     Args:
-        rows: Rows of `encode_row`. They are changed.
-        inferred_tools: The JSON of the tools for sessions that have none.
+        rows: Rows from `encode_row`. They are changed in place.
+        inferred_tools: JSON of the tools that are used for sessions without tools.
     """
     inferred_origin = "none" if inferred_tools == b"[]" else "inferred"
     for row in rows:
@@ -376,7 +383,7 @@ def make_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Record
     """Return rows as one batch.
 
     Args:
-        rows: Each row has its values in the schema's order, those of JSON columns encoded.
+        rows: Rows with values in the schema's order. The values of JSON columns are encoded.
         schema: The schema of the batch.
     """
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
@@ -387,15 +394,15 @@ def make_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Record
 def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Return values as a column.
 
-    The buffers are built here: `pyarrow.array` imports pandas, which takes a quarter of a second
-    and 60 MB in every process.
+    The buffers are built here, because `pyarrow.array` imports pandas, which takes a quarter of a
+    second and 60 MB in every process.
 
     Args:
-        values: The values; those of a JSON column are encoded.
+        values: The values. The values of a JSON column are encoded.
         field: The column's name and type.
 
     Raises:
-        DataError: The values together are longer than an Arrow array can hold.
+        DataError: The total length of the values is more than an Arrow array can hold.
     """
     kind = field.type
     if is_json_type(kind):
@@ -435,27 +442,30 @@ def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def make_scalar(value: object, kind: pa.DataType) -> pa.Scalar:
-    """Return a value to compare a column with. pyarrow imports pandas to convert Python values."""
+    """Return a value as an Arrow scalar, for comparisons with a column.
+
+    pyarrow itself would import pandas to convert a Python value.
+    """
     return make_column([value], pa.field("value", kind))[0]
 
 
 _FLAG_BITS = {None: False, False: False, True: True}
 _TYPE_CODES = {pa.float64(): "d", pa.int64(): "q"}
-"""The codes of `array.array` for numeric types."""
+"""Type codes of `array.array` for numeric types."""
 
 
 def _encode_text(value: str | bytes | None) -> bytes:
-    """Return a text as UTF-8; nothing for a null."""
+    """Return a text as UTF-8, or empty bytes for null."""
     if value is None:
         return b""
     return value if isinstance(value, bytes) else value.encode()
 
 
 def _make_offsets(values: Iterable[Sized]) -> "array[int]":
-    """Return where each value begins and the last one ends, as Arrow stores it."""
+    """Return the offsets at which each value begins and the last value ends, in Arrow's format."""
     return array("i", accumulate(map(len, values), initial=0))
 
 
 def _pack_bits(flags: Iterable[bool]) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """Return flags as bits, as Arrow stores them."""
+    """Return flags packed into bits, in Arrow's format."""
     return np.packbits(np.fromiter(flags, bool), bitorder="little")

@@ -1,10 +1,11 @@
 """Tool schemas inferred from calls, for sessions whose source has no schemas.
 
-A chat template can only render the tools that it is given, and a model that is trained without
-tools learns to call tools that nobody offered. Inferred schemas are marked as such
-(`tools_origin = "inferred"`). They hold names, argument names, JSON types, which arguments every
-call had, and the order of the arguments: llama.cpp forces a model to write arguments in the order
-of the schema. Schemas that a source or the settings provide are not handled here.
+A chat template renders only the tools that it is given, and a model that is trained without tools
+learns to call tools that were not offered. Inferred schemas are marked as such (`tools_origin =
+"inferred"`). They contain names, argument names, JSON types, the arguments that every call had, and
+the order of the arguments. The order matters, because llama.cpp forces a model to write arguments
+in the order of the schema. This module does not handle schemas that a source or the settings
+provide.
 """
 
 import re
@@ -20,7 +21,7 @@ from agent_pipeline.sessions.session import FunctionCall, Message, Tool
 from agent_pipeline.sessions.transcript import is_failed, is_refusal
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
-"""A tool's name, and the names and JSON types of one call's arguments, in their order."""
+"""A tool's name, and the names and JSON types of a call's arguments, in order."""
 
 _TOOL_NAME = re.compile(r"[\w.:/-]+")
 JSON_TYPES: dict[type, str] = {
@@ -35,11 +36,11 @@ JSON_TYPES: dict[type, str] = {
 
 
 def find_call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
-    """Return the different calls of a session that show what a tool takes.
+    """Return the distinct shapes of a session's calls that are evidence of a tool's arguments.
 
-    These calls show nothing: calls without a result, calls that failed or that the environment
-    refused, calls whose arguments are not a JSON object, and calls whose name no model could be
-    given (`<empty-function-name>`).
+    These calls are ignored: calls without a result, calls that failed or that the environment
+    refused, calls whose arguments are not a JSON object, and calls with a name that no tool can
+    have (`<empty-function-name>`).
     """
     shapes: set[CallShape] = set()
     open_calls: dict[str, FunctionCall] = {}
@@ -63,17 +64,14 @@ def find_call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
     return frozenset(shapes)
 
 
-@lru_cache(maxsize=4096)  # an agent has few shapes, and makes each of them many times
+@lru_cache(maxsize=4096)  # an agent has few shapes, and uses each of them many times
 def _make_shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) -> CallShape | None:
-    """Return the shape of a call.
+    """Return the shape of a call, or None if the tool's name is not valid.
 
     Args:
         name: The called tool.
-        arguments: The arguments' names.
+        arguments: The names of the arguments.
         types: The type of each argument's value.
-
-    Returns:
-        The shape; None if no model could be given the tool's name.
     """
     if not _TOOL_NAME.fullmatch(name):
         return None
@@ -83,14 +81,14 @@ def _make_shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) 
 
 @dataclass(frozen=True)
 class _CountedCall:
-    """The JSON types of one call's arguments, and in how many sessions the call occurs."""
+    """The JSON types of a call's arguments, and the number of sessions with such a call."""
 
     types: dict[str, str]
     sessions: int
 
 
 class ToolSchemas:
-    """The calls of a partition's sessions, counted by shape, from which schemas are inferred."""
+    """Counts of the call shapes in a partition's sessions, from which schemas are inferred."""
 
     def __init__(self) -> None:
         self._sessions_by_shape: Counter[CallShape] = Counter()
@@ -100,7 +98,10 @@ class ToolSchemas:
         self._sessions_by_shape.update(shapes)
 
     def tools(self) -> list[Tool]:
-        """Return OpenAI function schemas, by name. Arguments that every call had are required."""
+        """Return OpenAI function schemas, ordered by name.
+
+        Arguments that every call had are required.
+        """
         calls_by_tool: dict[str, list[_CountedCall]] = {}
         for (name, arguments), sessions in self._sessions_by_shape.items():
             call = _CountedCall(dict(arguments), sessions)
@@ -129,7 +130,7 @@ def _infer_parameters(calls: list[_CountedCall]) -> JsonObject:
 
 
 def _order_arguments(calls: list[_CountedCall]) -> list[str]:
-    """Return the arguments' names by their mean position in the sessions."""
+    """Return the argument names, ordered by their mean position in the sessions."""
     position_sums: Counter[str] = Counter()
     session_counts: Counter[str] = Counter()
     for call in calls:
@@ -142,7 +143,10 @@ def _order_arguments(calls: list[_CountedCall]) -> list[str]:
 
 
 def _merge_types(types: set[str]) -> str | list[str]:
-    """Return one JSON type, or a sorted list of types. An integer is also a number."""
+    """Return one JSON type, or a sorted list of types.
+
+    An integer is also a number, so both together become a number.
+    """
     if {"integer", "number"} <= types:
         types = types - {"integer"}
     return next(iter(types)) if len(types) == 1 else sorted(types)

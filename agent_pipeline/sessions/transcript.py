@@ -1,7 +1,7 @@
-"""A conversation as text: its calls with their results, its texts, and a form for people to read.
+"""Text forms of a conversation: paired calls and results, texts, and a transcript.
 
-Whether a tool's result is an error or a refusal is decided here too, because the decision reads
-the result's text. How a chat template renders a conversation does not belong here.
+The decision whether a tool result is an error or a refusal also belongs here, because it reads the
+result's text. Rendering with a chat template does not belong here.
 """
 
 import re
@@ -19,9 +19,9 @@ class PairedCall(NamedTuple):
 
     Attributes:
         name: The called tool.
-        arguments: The decoded arguments; None if `raw` is not the JSON text of an object.
+        arguments: The decoded arguments, or None if `raw` is not the JSON text of an object.
         raw: The arguments as the message has them.
-        result: The text of the result; None if nothing answered the call.
+        result: The text of the result, or None if the call has no result.
         failed: Whether the result is an error (`is_failed`).
     """
 
@@ -35,8 +35,8 @@ class PairedCall(NamedTuple):
 def pair_calls(messages: Sequence[Message]) -> list[PairedCall]:
     """Return every tool call in order, with its result.
 
-    Results follow the message that called. A call takes the result that has its id. A call without
-    such a result takes the oldest result that no call took.
+    Results follow the message with the calls. A call gets the result that has its id. If there is
+    no such result, the call gets the oldest result that belongs to no other call.
     """
     pairs = []
     for index, message in enumerate(messages):
@@ -66,7 +66,7 @@ def pair_calls(messages: Sequence[Message]) -> list[PairedCall]:
 
 
 def _take_result(results: list[Message], call_id: str | None) -> Message | None:
-    """Remove and return the result of the call with this id."""
+    """Remove the result of the call with the given id from a list, and return it."""
     for index, result in enumerate(results):
         if call_id and result.get("tool_call_id") == call_id:
             return results.pop(index)
@@ -74,9 +74,9 @@ def _take_result(results: list[Message], call_id: str | None) -> Message | None:
 
 
 def list_texts(message: Message, names: bool = False) -> list[str]:
-    """Return a message's content and its calls' arguments.
+    """Return a message's content and the arguments of its calls.
 
-    With `names`, each call's name stands before its arguments.
+    If `names` is true, each call's name comes before its arguments.
     """
     texts = [message.get("content") or ""]
     if message.get("tool_calls"):
@@ -86,12 +86,15 @@ def list_texts(message: Message, names: bool = False) -> list[str]:
 
 
 def count_characters(messages: Iterable[Message]) -> int:
-    """Return the length of all contents and arguments. A token is about four characters."""
+    """Count the characters of all contents and arguments.
+
+    A token has about four characters.
+    """
     return sum(len(text) for message in messages for text in list_texts(message))
 
 
 def format_transcript(messages: Iterable[Message]) -> str:
-    """Return a conversation as a person reads it.
+    """Return a conversation as readable text.
 
     The parts are `USER: …`, `ASSISTANT: …`, `CALL: name {…}` and `TOOL: …`, with a blank line
     between two parts.
@@ -105,7 +108,7 @@ def format_transcript(messages: Iterable[Message]) -> str:
 
 
 def format_markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table. The first row is the head.
+    """Return a Markdown table whose first row is the header.
 
     The first column is aligned as text, the other columns as numbers.
     """
@@ -118,12 +121,12 @@ def format_markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def shorten_text(text: str, limit: int, where: str) -> str:
-    """Return the beginning and the end of a text that is too long.
+    """Return only the beginning and the end of a text that is too long.
 
     Args:
         text: The text.
-        limit: About the number of characters to keep.
-        where: Where the reader finds the whole text.
+        limit: The approximate number of characters to keep.
+        where: The place where a person finds the whole text.
     """
     if len(text) <= limit:
         return text
@@ -143,16 +146,19 @@ _EXCEPTION = re.compile(
 
 
 def is_failed(result: Message) -> bool:
-    """Return whether a tool's message is an error, by its mark (`is_error`) or by its text."""
+    """Return whether a tool message is an error.
+
+    The message may be marked (`is_error`), or its text may read as an error.
+    """
     return bool(result.get("is_error")) or is_tool_error(result["content"])
 
 
 def is_tool_error(text: str) -> bool:
     """Return whether a tool result reads as an error.
 
-    An error is a JSON object with a true `error`, `is_error` or `isError` (MCP), or a text that
-    begins with "Error", an exception's name (`ValueError: `), a traceback, or the words with which
-    Codex, Claude Code and the OpenAI Agents SDK report a failure.
+    An error is a JSON object with a true `error`, `is_error` or `isError` (MCP). It is also a text
+    that begins with "Error", an exception's name (`ValueError: `), a traceback, or the words with
+    which Codex, Claude Code and the OpenAI Agents SDK report a failure.
     """
     text = text.strip()
     if _EXCEPTION.match(text):
@@ -163,7 +169,7 @@ def is_tool_error(text: str) -> bool:
     return any(value.get(name) for name in _ERROR_FIELDS)
 
 
-# The pattern matches at the beginning only, because a tool's findings may contain any words.
+# The pattern matches only at the beginning, because a tool's findings may contain any words.
 _REFUSED = re.compile(
     r"\W*+(?:\w*(?:error|exception)\b\W*+)*(?:the |your |this )?(?:"
     r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
@@ -182,6 +188,6 @@ _REFUSED = re.compile(
 def is_refusal(text: str) -> bool:
     """Return whether a tool result reports that the call was not carried out.
 
-    Either no such tool exists, or the call was not permitted.
+    The tool does not exist, or the call was not permitted.
     """
     return bool(_REFUSED.match(text))

@@ -1,8 +1,8 @@
 """The decision in an assistant's turn: to call a tool, to ask, to refuse, or to answer.
 
-The four classes are those of When2Call (Ross et al., 2025). A call is recognized by its form, the
+The four classes come from When2Call (Ross et al., 2025). A call is recognized by its form, the
 other three classes by their wording. A question at the end is recognized in any language; requests
-and refusals are recognized in English only. Every other turn is an answer.
+and refusals are recognized only in English. Every other turn is an answer.
 """
 
 import re
@@ -54,25 +54,25 @@ _HINTS = (
     *_QUESTION_MARKS, "no", "n't", "you", "please", "kindly", "need", "require", "sorry",
     "unfortunately", "afraid", "unable", "impossible", "too late", "against", "went wrong",
 )  # fmt: skip
-"""Every text that `_REQUEST` or `_REFUSAL` matches contains one of these strings.
+"""Strings of which every text that `_REQUEST` or `_REFUSAL` matches contains at least one.
 
 A search for strings is ten times as fast as a search for the patterns.
 """
 
 
 def classify_turn(message: Message) -> TurnClass | None:
-    """Return the class of an assistant's message; None if the message is empty."""
+    """Return the class of an assistant message, or None if the message is empty."""
     if message.get("tool_calls"):
         return "call"
     return classify_text(message.get("content") or "")
 
 
 def classify_text(text: str) -> TurnClass | None:
-    """Return the class of a turn without calls; None for an empty text.
+    """Return the class of a turn without calls, or None for an empty text.
 
     A refusal stays a refusal if an offer or a courtesy follows it.
     """
-    # Lower-case once: patterns that ignore case take twice as long.
+    # The text is lower-cased once, because patterns that ignore case take twice as long.
     plain = text.replace("\u2019", "'").strip().lower()
     if not plain:
         return None
@@ -100,7 +100,10 @@ def classify_text(text: str) -> TurnClass | None:
 
 
 def _refuses_to_act(sentence: str) -> bool:
-    """Return whether a sentence refuses more than "I cannot find it" and more than "sorry"."""
+    """Return whether a sentence is a real refusal.
+
+    Sentences such as "I cannot find it" or "sorry" alone do not count.
+    """
     without_no_finding = _NO_FINDING.sub("", sentence)
     return _REFUSAL.search(_SYMPATHY.sub("", without_no_finding)) is not None
 

@@ -123,7 +123,7 @@ class CombinedSource(TraceSource):
         return "|".join([*signatures, *map(str, self._closed.values())])
 
     def _holders(self) -> tuple[dict[PartitionKey, list[str]], dict[str, StoreError]]:
-        """Return the names of the stores per partition, and the errors of stores that fail."""
+        """Return the store names of each partition, and the errors of unreadable stores."""
         holders: dict[PartitionKey, list[str]] = {}
         failures = dict(self._closed)
         for name, store in self._stores.items():

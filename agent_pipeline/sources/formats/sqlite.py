@@ -69,7 +69,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     except (
         sqlite3.DatabaseError,
         UnicodeDecodeError,
-    # UnicodeDecodeError is raised if SQLite's own message quotes bytes that are not UTF-8
+        # UnicodeDecodeError is raised if SQLite's own message quotes bytes that are not UTF-8
     ) as error:
         reason = " ".join(str(error).split())
         raise StoreError(

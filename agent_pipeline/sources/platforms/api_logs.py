@@ -453,7 +453,10 @@ def _is_response(record: Record) -> bool:
 
 
 def _is_stored(record: Record) -> bool:
-    """Check whether a record is a stored Response, a stored completion, or a message of one."""
+    """Return whether a record is a stored object of OpenAI's API.
+
+    Such an object is a Response, a completion, or a message of a completion.
+    """
     is_completion = record.get("object") == "chat.completion" and isinstance(
         record.get("choices"), list
     )

@@ -103,7 +103,7 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
     """Add items and their keys to a conversation."""
     for (
         item
-    # some instrumentations split the text and calls of one response into several messages
+        # some instrumentations split the text and calls of one response into several messages
     ) in items:
         conversation.items.append(
             msgspec.structs.replace(item, first=False) if item.first else item

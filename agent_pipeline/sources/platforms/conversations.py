@@ -127,7 +127,7 @@ def _place(
     ]
     for (
         conversation
-    # a recorder may leave out calls, so that a result follows the last message directly
+        # a recorder may leave out calls, so that a result follows the last message directly
     ) in alike:
         without = [key for key in conversation.keys if key[0] != "call"]
         if (
@@ -277,9 +277,7 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
     models = sum(span.kind == "model" for span in spans)
     if models or not any(item.kind == "message" for item in conversation.items):
         conversation.skipped["model_call_without_text"] = models or 1
-    if (
-        models and conversation.items
-    ):  # the messages between the model's calls are missing
+    if models and conversation.items:  # the messages between the model's calls are missing
         conversation.damage["cut_text"] += 1
     return conversation
 

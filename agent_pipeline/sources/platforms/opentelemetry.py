@@ -207,7 +207,10 @@ def _steps_in(record: Record) -> Iterator[Record]:
 def _leaves(
     record: Record, groups: str, scopes: str, leaves: str
 ) -> Iterator[tuple[Record, Record]]:
-    """Yield what OTLP groups by resources and scopes, each with the attributes of its resource."""
+    """Yield the entries that OTLP groups by resource and scope.
+
+    Each entry comes with the attributes of its resource.
+    """
     for group in objects(record.get(groups)):
         resource = _attributes(section(group, "resource"))
         yield from (

@@ -87,9 +87,7 @@ class Span:
     output: Any = None
     call_id: Any = None
     has_unread_request: bool = False
-    """True if the record holds a request in which no message was found. The next field is its
-    counterpart for the response.
-    """
+    """True if the record holds a request in which no message was found."""
     has_unread_response: bool = False
 
     @property
