@@ -210,7 +210,10 @@ class _Assembly:
         self._open_index = len(self.chat.messages) - 1
 
     def _count_before_answer(self) -> None:
-        """Give the open message its thoughts, and count the media that the answer relies on."""
+        """Attach the pending thoughts to the open message.
+
+        Media before the answer are counted as missing.
+        """
         if self._media_before_answer:
             self.chat.damage["missing_media"] += self._media_before_answer
             self._media_before_answer = 0

@@ -83,7 +83,10 @@ class PromptCompletionSource(PlainSource):
 
 
 def _answers_in(record: Record) -> dict[str, object]:
-    """Return the answers in a row, by their role; a row with a preference has no other answer."""
+    """Return the answers in a row, by kind.
+
+    If a row has a preference, other answers in it are ignored.
+    """
     answers: dict[str, object] = {}
     for which, names in _ANSWERS.items():
         values = (decoded(record.get(name)) for name in names)

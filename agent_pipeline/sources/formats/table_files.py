@@ -87,7 +87,7 @@ class Rows(Sequence[dict[str, Any]]):
         return {name: decoded(value) for name, value in values.items()}
 
     def _own_keys(self, value: object) -> object:
-        """Return a value without the keys of its structs that have no value."""
+        """Remove the keys without a value from the structs in a value."""
         if isinstance(value, dict):
             kept = {key: self._own_keys(inner) for key, inner in value.items() if inner is not None}
             self.has_empty_keys |= len(kept) < len(value)

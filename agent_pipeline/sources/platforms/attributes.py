@@ -94,7 +94,10 @@ def tree(attributes: dict[str, object]) -> dict[str, Any]:
 
 
 def flat(attributes: dict[str, object]) -> dict[str, object]:
-    """Return a tree's objects as dotted names; lists and everything else stay as they are."""
+    """Convert nested objects into dotted names.
+
+    Lists and all other values stay as they are.
+    """
     names: dict[str, object] = {}
     waiting = [("", attributes)]
     while waiting:

@@ -72,8 +72,8 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """Return the conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
-    # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a
-    # stream may pass for calls.
+    # If all inputs are hidden, an answer lacks its question. If some calls have inputs, calls
+    # without an input may be the tokens of a stream.
     unasked: list[object] = (
         [None] if any(call.prompt for call in calls) else [mark_cut_text("request")]
     )

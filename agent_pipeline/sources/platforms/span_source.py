@@ -167,7 +167,10 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _tools(calls: list[Span]) -> list[object] | None:
-    """Return the tools that any of the calls was given; of two of one name the later."""
+    """Return the tools of all calls.
+
+    If two tools have the same name, the later tool counts.
+    """
     named: dict[str, object] = {}
     for span in calls:
         for tool in (
