@@ -32,9 +32,13 @@ class Device:
     onednn: bool = False
 
     def __str__(self) -> str:
-        dtype = "bfloat16" if self.bf16 else "float32"
         library = " (oneDNN)" if self.onednn else ""
-        return f"{self.name} {dtype}{library}"
+        return f"{self.number_format}{library}"
+
+    @property
+    def number_format(self) -> str:
+        """The device and the type of the weights, which decide the results up to rounding."""
+        return f"{self.name} {'bfloat16' if self.bf16 else 'float32'}"
 
     @property
     def dtype(self) -> "torch.dtype":

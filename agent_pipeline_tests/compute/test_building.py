@@ -10,14 +10,18 @@ import msgspec
 import pytest
 from filelock import FileLock
 
+from agent_pipeline.compute import tasks
 from agent_pipeline.compute.artifact_cache import Recipe, build
-from agent_pipeline.compute.params import TaskParams
+from agent_pipeline.compute.params import ArtifactReference, EvaluateParams, TaskParams
 from agent_pipeline.compute.registry import Task
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models import device
 from agent_pipeline.storage.artifacts import MANIFEST
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.lakes import artifact, put_rows
 from agent_pipeline_tests.task_params import task_values
+from agent_pipeline_tests.training.world import row
 
 KEY = PartitionKey("tau", "airline")
 TASK = Task("merge", 1, ("pyarrow",), TaskParams, lambda params, progress: {})
@@ -149,3 +153,25 @@ def test_what_another_process_finished_meanwhile_is_reused(params, monkeypatch):
     build(TASK, params, Recipe("model", MADE_FROM, make))
     monkeypatch.setattr(Lake, "find", find_late)
     assert build(TASK, params, Recipe("model", MADE_FROM, make))["reused"] and make.calls == 1
+
+
+@pytest.mark.parametrize("bfloat16", [0.1, 4.2])
+def test_evaluation_of_a_busy_cpu(
+    params: TaskParams, monkeypatch: pytest.MonkeyPatch, bfloat16: float
+) -> None:
+    """The library that happens to multiply faster is not in the identity of an evaluation."""
+    monkeypatch.setattr(tasks, "build", lambda task, params, recipe: recipe.made_from)
+    monkeypatch.setattr(EvaluateParams, "base_of", lambda self, adapter: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    lake = params.open_lake()
+    put_rows(lake, KEY, [row(0, "select")])
+    adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": ""})
+    reference = ArtifactReference(adapter.asset, adapter.identity)
+    evaluate_params = params.for_task(EvaluateParams, adapter=reference, config={"split": "select"})
+    made_from = []
+    for onednn in (1.1, 2.2):
+        speeds = {"MKL": 1.0, "oneDNN": onednn, "bfloat16": bfloat16}
+        monkeypatch.setattr(device, "measure_product_speeds", lambda speeds=speeds: speeds)
+        made_from.append(tasks.evaluate.run(evaluate_params))
+    assert made_from[0] == made_from[1]
+    assert made_from[0]["device"] == ("cpu bfloat16" if bfloat16 > 1 else "cpu float32")

@@ -47,6 +47,17 @@ def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(
     }
 
 
+@pytest.mark.parametrize("bfloat16", [0.1, 4.2])
+def test_number_format(monkeypatch, bfloat16):
+    """A busy CPU may choose another library, and computes in the same number format."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    number_formats = set()
+    for onednn in (1.1, 2.2):
+        monkeypatch.setattr(device, "measure_product_speeds", speeds(onednn, bfloat16))
+        number_formats.add(fast_device().number_format)
+    assert number_formats == {"cpu bfloat16" if bfloat16 > 1 else "cpu float32"}
+
+
 def test_onednn_does_not_multiply_beside_a_gpu_which_would_round(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(device, "measure_product_speeds", speeds(2.2, 4.2))
