@@ -45,7 +45,7 @@ PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (play, "play shop/support --out played --tasks 20"),
     ],
     "Audit": [
-        (governing.forget, "forget SESSION_ID --partition shop/support"),
+        (governing.forget, "forget SESSION_ID OTHER_ID --partition shop/support"),
         (governing.prune, "prune shop/support --keep 3"),
     ],
     "Operate": [

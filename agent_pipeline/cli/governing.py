@@ -1,6 +1,7 @@
 """The commands lineage session, lineage model, forget and prune."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +10,9 @@ from rich.console import Console
 
 from agent_pipeline.cli.instance import open_instance
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.keys import parse_key
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.storage.lake import Lake
 
 console = Console()
 lineage = typer.Typer(
@@ -59,12 +62,17 @@ def lineage_model(
 
 
 def forget(
-    session_id: Annotated[str, typer.Argument(help="The session's id.")],
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of the sessions, separated by spaces.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Text file with more ids, one id per line.")
+    ] = None,
     partition: Annotated[
         str,
         typer.Option(
             help="Partition, as project/agent. Default: every partition that has a session "
-            "with this id."
+            "with one of these ids."
         ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -78,43 +86,27 @@ def forget(
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Remove a session from the whole lake, and list the models to train again.
+    """Remove sessions from the whole lake, and list the models to train again.
 
-    Later runs do not read the session again. The removal cannot be undone.
+    Later runs do not read the sessions again. The removal cannot be undone. All ids are removed in
+    one pass over the lake. The exit code is 1 if the lake does not have one of the ids.
     """
-    from agent_pipeline.cli.report import print_forgotten, printable
-    from agent_pipeline.governance.forgetting import forget as take_out
-    from agent_pipeline.governance.lineage import session_lineage
+    from agent_pipeline.cli.report import print_forgotten
+    from agent_pipeline.governance.forgetting import forget_sessions
 
+    ids = [*(session_ids or []), *(_read_ids(file) if file else [])]
+    if not ids:
+        raise SettingsError("No session is named: give ids, or a file of ids with --file.")
     key = parse_key(partition) if partition else None
     lake = load_settings().open_lake()
     if not force:
         _refuse_beside_runs()
     if not yes:
-        lineage = session_lineage(lake, session_id)
-        has = sorted({row.partition or "all" for row in lineage.rows})
-        rows = (
-            f"in {len(lineage.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
-        )
-        console.print(f"{printable(session_id)} is {rows}.", soft_wrap=True, highlight=False)
-        where = (
-            str(key)
-            if key
-            else f"every partition ({', '.join(has)})"
-            if len(has) > 1
-            else "".join(has)
-        )
-        typer.confirm(
-            f"Remove it from {where} for good, and keep it out?"
-            if where
-            else "Keep it out of every later run?",
-            abort=True,
-        )
-    _show(
-        take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"),
-        as_json,
-        print_forgotten,
-    )
+        _confirm(lake, list(dict.fromkeys(ids)), key)
+    forgotten = forget_sessions(lake, ids, key, load_settings().cache_path / "judge.sqlite")
+    _show(forgotten, as_json, print_forgotten)
+    if forgotten.unknown:
+        raise typer.Exit(1)
 
 
 def prune(
@@ -154,6 +146,43 @@ def _show(lineage: object, as_json: bool, in_words: Callable[[Console, Any], Non
         in_words(console, lineage)
 
 
+def _read_ids(file: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"{file} cannot be read ({error}): give a text file with one id per line."
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _confirm(lake: Lake, ids: list[str], key: PartitionKey | None) -> None:
+    """Ask whether to forget sessions. For one session, show first where it is."""
+    from agent_pipeline.cli.report import printable
+    from agent_pipeline.governance.lineage import session_lineage
+
+    if len(ids) > 1:
+        where = str(key) if key else "every partition"
+        typer.confirm(
+            f"Remove {len(ids)} sessions from {where} for good, and keep them out?", abort=True
+        )
+        return
+    lineage = session_lineage(lake, ids[0])
+    having = sorted({row.partition or "all" for row in lineage.rows})
+    rows = f"in {len(lineage.rows)} rows of {', '.join(having)}" if having else "in no table"
+    console.print(f"{printable(ids[0])} is {rows}.", soft_wrap=True, highlight=False)
+    where = "".join(having)
+    if key:
+        where = str(key)
+    elif len(having) > 1:
+        where = f"every partition ({', '.join(having)})"
+    question = "Keep it out of every later run?"
+    if where:
+        question = f"Remove it from {where} for good, and keep it out?"
+    typer.confirm(question, abort=True)
+
+
 def _refuse_beside_runs() -> None:
     """Refuse to forget while a run has rows in memory, which it would write again."""
     import dagster as dg
@@ -170,6 +199,6 @@ def _refuse_beside_runs() -> None:
     if runs:
         names = ", ".join(run.run_id for run in runs)
         raise DataError(
-            f"A run goes on ({names}) and could write the session again: let it end or cancel it, "
-            f"or use --force if it was killed."
+            f"A run is in progress ({names}) and could write the sessions again: let it end or "
+            f"cancel it, or use --force if it was killed."
         )

@@ -342,42 +342,50 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     )
     where = "all partitions" if report.partitions == ["*"] else ", ".join(report.partitions)
     files = len(report.changes)
+    one = len(report.session_ids) == 1
+    who = f"{report.session_ids[0]} is" if one else f"{len(report.session_ids)} sessions are"
     _print(
         console,
-        f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; "
-        f"kept out of {where}.",
+        f"{who} forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of "
+        f"{where}.",
     )
     if report.judge_answers:
         _print(
             console,
-            f"{report.judge_answers} answers of the language model about it were removed from the "
-            "judge's cache.",
+            f"{report.judge_answers} answers of the language model about "
+            f"{'it' if one else 'them'} were removed from the judge's cache.",
         )
     if report.unclear_answers:
         _print(
             console,
-            f"{report.unclear_answers} answers in the judge's cache do not say whom they are "
-            f"about: delete judge.sqlite.",
+            f"{report.unclear_answers} answers in the judge's cache do not name their session: "
+            "delete judge.sqlite.",
         )
     if report.same_content:
         _print(
             console,
-            f"{', '.join(report.same_content)} has the same conversation: forget that as well if "
-            f"the conversation should go.",
+            f"{', '.join(report.same_content)} has the same conversation: forget this session too "
+            "if the conversation should go.",
         )
     if report.side_chains:
         _print(
             console,
-            f"It began {', '.join(report.side_chains)}: forget those as well if its side chains "
-            f"should go.",
+            f"{'The session' if one else 'A forgotten session'} began "
+            f"{', '.join(report.side_chains)}: forget these side chains too if they should go.",
         )
     if report.to_retrain:
         _print(
             console,
-            "Nothing takes it out of a model: train, evaluate and export these again, and delete "
-            "their folders:",
+            f"Nothing removes {'it' if one else 'them'} from a model: train, evaluate and export "
+            "these models again, and delete their folders:",
         )
     _print_uses(console, report.models)
+    if report.unknown:
+        _print(
+            console,
+            f"The lake does not have {', '.join(report.unknown)}: nothing was changed for "
+            f"{'this id' if len(report.unknown) == 1 else 'these ids'}.",
+        )
 
 
 def print_pruned(console: Console, report: "Pruned") -> None:

@@ -1,17 +1,17 @@
-"""Forgetting a session: removing it from everything that the lake holds.
+"""Forgetting sessions: removing them from everything that the lake holds.
 
-- Tables are rewritten without the rows of the session.
+- Tables are rewritten without the rows of the sessions.
 - Files that are made from tables (JSONL, Hugging Face folders) are made again by the code that made
   them.
 - Caches are deleted.
 - In the rows of other sessions (the parent of a side chain, the original of a duplicate) and in the
   manifests of models, an alias takes the place of the id.
 
-The block list comes first, so that no later reading brings the session back. The table `sessions`
+The block list comes first, so that no later reading brings a session back. The table `sessions`
 comes last. Each file is replaced in one step. A killed run leaves enough behind to be run again,
 and the second run completes it.
 
-The session stays in the weights of models, so the models that were trained on it are listed and
+The sessions stay in the weights of models, so the models that were trained on them are listed and
 have to be trained again. The store, and what people keep themselves (labels, review files,
 Dagster's record of runs), is not changed here.
 """
@@ -19,7 +19,7 @@ Dagster's record of runs), is not changed here.
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
@@ -89,23 +89,27 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Forgotten(msgspec.Struct, kw_only=True):
-    """The report on a session that was forgotten.
+    """The report on sessions that were forgotten.
 
     Attributes:
-        session_id: The session's id.
-        alias: Alias that replaces the session's id.
-        partitions: Partitions in which the session is blocked; `*` for all partitions.
+        session_ids: Ids of the sessions.
+        aliases: Alias that replaces each id, in the order of the ids.
+        partitions: Partitions in which the sessions are blocked; `*` for all partitions.
+        unknown: Ids that nothing in the lake names; nothing was changed for them.
         changes: Files that changed.
-        judge_answers: Number of answers about the session that were removed from the judge's cache.
+        judge_answers: Number of answers about the sessions that were removed from the judge's
+            cache.
         unclear_answers: Number of answers of an older version that do not name their session.
-        same_content: Ids of other sessions with the same conversation, which stay.
-        side_chains: Ids of other sessions that the session started, which stay.
-        models: Artifacts that were made from the session.
+        same_content: Ids of other sessions with the conversation of a forgotten session, which
+            stay.
+        side_chains: Ids of other sessions that a forgotten session started, which stay.
+        models: Artifacts that were made from the sessions.
     """
 
-    session_id: str
-    alias: str
+    session_ids: list[str]
+    aliases: list[str]
     partitions: list[str]
+    unknown: list[str] = []
     changes: list[Change] = []
     judge_answers: int = 0
     unclear_answers: int = 0
@@ -115,17 +119,17 @@ class Forgotten(msgspec.Struct, kw_only=True):
 
     @property
     def to_retrain(self) -> list[ModelUse]:
-        """The models that were trained on the session, and what was made from them."""
+        """The models that were trained on the sessions, and what was made from them."""
         return [model for model in self.models if {TRAINED, FOLLOWS} & set(model.roles)]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What the tables tell of a session before it is removed.
+    """What the tables tell of the sessions before they are removed.
 
     Attributes:
-        tasks: its tasks that are only its text or its id.
-        partitions: the partitions that have its rows.
+        tasks: tasks that are only the text or the id of one of the sessions.
+        partitions: the partitions that have rows of the sessions.
     """
 
     tasks: set[str]
@@ -135,28 +139,51 @@ class Survey:
 def forget(
     lake: Lake, session_id: str, key: PartitionKey | None = None, judge_cache: Path | None = None
 ) -> Forgotten:
-    """Remove a session from a partition or from all partitions, and keep it out.
+    """Remove one session, as `forget_sessions` does."""
+    return forget_sessions(lake, [session_id], key, judge_cache)
+
+
+def forget_sessions(
+    lake: Lake,
+    session_ids: Sequence[str],
+    key: PartitionKey | None = None,
+    judge_cache: Path | None = None,
+) -> Forgotten:
+    """Remove sessions from a partition or from all partitions, and keep them out.
+
+    The lake is read and written once, however many sessions there are. An id that nothing names is
+    in the report, and changes nothing.
 
     Args:
         lake: the lake.
-        session_id: the session.
+        session_ids: the sessions, at least one.
         key: the partition; without one, every partition.
         judge_cache: the file with the answers of the language model that judges.
 
     Raises:
-        UnknownSessionError: nothing names the session; nothing was changed.
-        DataError: a run is working on a partition of the session, or trains on it; or a table is
+        UnknownSessionError: nothing names any of the sessions; nothing was changed.
+        DataError: a run is working on a partition of the sessions, or trains on them; or a table is
             damaged.
-        DamageError: the manifest of an artifact cannot be read, so that the session may be in the
+        DamageError: the manifest of an artifact cannot be read, so that a session may be in the
             artifact; nothing was changed.
     """
     lake.sweep()
-    removal = _Removal(lake, session_id, key)
+    removal = _Removal(lake, list(dict.fromkeys(session_ids)), key)
     removal.refuse_unreadable(held=[])
-    if not BlockList.read(lake).has(session_id, key) and not removal.is_known():
+    blocked = BlockList.read(lake)
+    named = removal.named_ids()
+    is_known = {
+        session_id: blocked.has(session_id, key) or session_id in named
+        for session_id in removal.ids
+    }
+    known_ids = [session_id for session_id in removal.ids if is_known[session_id]]
+    unknown_ids = [session_id for session_id in removal.ids if not is_known[session_id]]
+    if not known_ids:
         raise UnknownSessionError(
-            session_id, f"{lake.root}" if key is None else f"{key}", removal.nearest()
+            unknown_ids[0], f"{lake.root}" if key is None else f"{key}", removal.nearest()
         )
+    removal = _Removal(lake, known_ids, key)
+    removal.report.unknown = unknown_ids
     with ExitStack() as held:
         partitions = removal.partitions()
         for partition in partitions:
@@ -164,40 +191,51 @@ def forget(
         removal.list_files()  # runs may have written until their partition was held
         removal.refuse_unreadable(partitions)
         report = removal.report
-        report.partitions = BlockList.add(lake, session_id, key).list_partitions(session_id)
+        blocked = BlockList.add(lake, known_ids, key)
+        report.partitions = sorted(
+            {name for known_id in known_ids for name in blocked.list_partitions(known_id)}
+        )
         if judge_cache is not None and judge_cache.exists():
             answers = AnswerCache(judge_cache)
-            forgotten = answers.forget(make_alias(session_id))
-            report.judge_answers = forgotten.removed
-            report.unclear_answers = forgotten.unnamed
+            for alias in report.aliases:
+                forgotten = answers.forget(alias)
+                report.judge_answers += forgotten.removed
+                report.unclear_answers = forgotten.unnamed
             answers.close()
         removal.run()
-        report.models = models_of(lake, session_id)
+        report.models = models_of(lake, *known_ids)
         for file in removal.tables():
             if removal.has_own_rows(file):
                 raise DataError(
-                    f"{session_id!r} was written again while it was being forgotten, to "
-                    f"{file.path}: let "
-                    "that run end, and repeat."
+                    f"{removal.describe()} was written again while it was being forgotten, to "
+                    f"{file.path}: let that run end, and repeat."
                 )
         return report
 
 
 class _Removal:
-    """The removal of one session, file by file."""
+    """The removal of sessions, file by file."""
 
-    def __init__(self, lake: Lake, session_id: str, key: PartitionKey | None) -> None:
-        self.lake, self.id, self.key, self.alias = lake, session_id, key, make_alias(session_id)
-        self.report = Forgotten(session_id=session_id, alias=self.alias, partitions=[])
+    def __init__(self, lake: Lake, ids: list[str], key: PartitionKey | None) -> None:
+        self.lake, self.ids, self.key = lake, ids, key
+        self._aliases = {session_id: make_alias(session_id) for session_id in ids}
+        self._names = {*self._aliases, *self._aliases.values()}
+        self.report = Forgotten(
+            session_ids=ids, aliases=list(self._aliases.values()), partitions=[]
+        )
         self.list_files()
 
+    def describe(self) -> str:
+        """Return the id of the session, or words for several sessions."""
+        return repr(self.ids[0]) if len(self.ids) == 1 else f"one of the {len(self.ids)} sessions"
+
     def list_files(self) -> None:
-        """List the files of the lake that may hold the session."""
+        """List the files of the lake that may hold the sessions."""
         every = self.lake.files()
         self._files = [file for file in every if self.key is None or file.key in (None, self.key)]
 
     def refuse_unreadable(self, held: Sequence[PartitionKey | None]) -> None:
-        """Refuse to forget if a manifest does not tell whether the session is in its artifact.
+        """Refuse to forget if a manifest does not tell whether a session is in its artifact.
 
         Another machine may be uploading an artifact, with the manifest last, to a partition that is
         not among the `held` ones.
@@ -210,11 +248,10 @@ class _Removal:
             if artifact.is_missing and (may_be_uploading or not artifact.bytes):
                 continue
             raise DamageError(
-                f"{artifact.path} is {artifact.reason}, so it is unknown whether {self.id!r} is "
-                "in the "
-                f"{artifact.asset} {artifact.name} of {artifact.key}, and nothing was forgotten: "
-                "put a copy "
-                f"of the file back, or delete the folder {artifact.path.parent}, and repeat.",
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether "
+                f"{self.describe()} is in the {artifact.asset} {artifact.name} of {artifact.key}, "
+                "and nothing was forgotten: put a copy of the file back, or delete the folder "
+                f"{artifact.path.parent}, and repeat.",
                 artifact.path,
             )
 
@@ -234,26 +271,33 @@ class _Removal:
         )
 
     def partitions(self) -> list[PartitionKey | None]:
-        """Return the partitions with rows of the session; `None` stands for pooled tables."""
+        """Return the partitions with rows of the sessions; `None` stands for pooled tables."""
         return list(dict.fromkeys(file.key for file in self.tables() if self.has_own_rows(file)))
 
-    def is_known(self) -> bool:
-        """Whether a table, or a model's manifest, names the session."""
-        manifests = self.lake.manifests(self._files)
-        return any(
-            self.id in ids for _, manifest in manifests for ids in sessions_in(manifest).values()
-        ) or any(
-            any(groups_naming(self._open(file), [self.id], self._key_within(file)))
-            for file in self.tables()
-        )
+    def named_ids(self) -> set[str]:
+        """Return the ids that a table, or a model's manifest, names."""
+        names: set[str] = set()
+        for _, manifest in self.lake.manifests(self._files):
+            for ids in sessions_in(manifest).values():
+                names.update(ids)
+        for file in self.tables():
+            table = self._open(file)
+            for group, masks in groups_naming(table, self.ids, self._key_within(file)):
+                rows = table.read_row_group(group, columns=list(masks))
+                for column, mask in masks.items():
+                    values = rows[column].cast(pa.string()).filter(mask).to_pylist()
+                    if column in TASK_COLUMNS:
+                        values = [value.removeprefix("session:") for value in values]
+                    names.update(values)
+        return names & set(self.ids)
 
     def nearest(self) -> list[str]:
-        """Return ids of the lake that are most like the session's."""
+        """Return ids of the lake that are most like the first of the ids."""
         ids: set[str] = set()
         for file in self.tables():
             if file.asset == "sessions":
                 ids.update(self._open(file).read(["session_id"])["session_id"].to_pylist())
-        return difflib.get_close_matches(self.id, ids, n=3)
+        return difflib.get_close_matches(self.ids[0], ids, n=3)
 
     def run(self) -> None:
         """Change every file, in an order in which a kill does no harm."""
@@ -296,8 +340,8 @@ class _Removal:
         return self.key if file.key is None else None
 
     def has_own_rows(self, file: LakeFile) -> bool:
-        """Whether a table has rows of the session itself."""
-        for _, masks in groups_naming(self._open(file), [self.id], self._key_within(file)):
+        """Whether a table has rows of the sessions themselves."""
+        for _, masks in groups_naming(self._open(file), self.ids, self._key_within(file)):
             for name, mask in masks.items():
                 if is_own(name) and pc.any(mask).as_py():
                     return True
@@ -306,7 +350,7 @@ class _Removal:
     def _survey(self) -> Survey:
         """Read what the removal needs before it begins.
 
-        Add the sessions that are near to the report.
+        Add the other sessions that are near to the report.
         """
         survey = Survey(set(), set())
         for file in self.tables():
@@ -316,7 +360,7 @@ class _Removal:
                 continue
             columns = ["session_id", "content_sha256", "parent_session_id", "task_key"]
             rows = self._open(file).read(columns)
-            is_own_row = pc.equal(rows["session_id"], self.id)
+            is_own_row = _is_one_of(rows["session_id"], self.ids)
             own_rows = rows.filter(is_own_row)
             for task in own_rows["task_key"].to_pylist():
                 if task.startswith(("text:", "session:")):
@@ -325,18 +369,20 @@ class _Removal:
             has_same_content = pc.and_(
                 pc.is_in(rows["content_sha256"], contents), pc.invert(is_own_row)
             )
-            is_side_chain = pc.equal(rows["parent_session_id"], self.id)
+            is_side_chain = pc.and_(
+                _is_one_of(rows["parent_session_id"], self.ids), pc.invert(is_own_row)
+            )
             self.report.same_content += rows.filter(has_same_content)["session_id"].to_pylist()
             self.report.side_chains += rows.filter(is_side_chain)["session_id"].to_pylist()
         return survey
 
     def _scrub_table(self, file: LakeFile) -> None:
-        """Write a table again without the session's rows, and with an alias in rows that name it.
+        """Write a table again without the sessions' rows, and with an alias in rows that name one.
 
         One row group is in memory at a time.
         """
         table, change = self._open(file), Change(path=str(file.path))
-        if not any(groups_naming(table, [self.id], self._key_within(file))):
+        if not any(groups_naming(table, self.ids, self._key_within(file))):
             return
 
         def scrubbed_batches() -> Iterator[pa.RecordBatch]:
@@ -349,8 +395,8 @@ class _Removal:
         staged.commit()
 
     def _scrub_rows(self, rows: pa.Table, file: LakeFile, change: Change) -> pa.Table:
-        """Return rows without the session, and count what was removed in `change`."""
-        masks = naming(rows, [self.id], self._key_within(file))
+        """Return rows without the sessions, and count what was removed in `change`."""
+        masks = naming(rows, self.ids, self._key_within(file))
         for name, mask in masks.items():
             if not is_own(name) and pc.any(mask).as_py():
                 rows = self._with_alias(rows, name, mask)
@@ -363,29 +409,34 @@ class _Removal:
         return filtered(rows, pc.invert(is_own_row))
 
     def _with_alias(self, rows: pa.Table, name: str, mask: pa.ChunkedArray) -> pa.Table:
-        """Return rows with the alias for the id in a column.
+        """Return rows with an alias for each id in a column.
 
         Only rows for which the mask is true change.
         """
         index = rows.schema.get_field_index(name)
-        alias = f"session:{self.alias}" if name in TASK_COLUMNS else self.alias
+        aliases: Mapping[str, str] = self._aliases
+        if name in TASK_COLUMNS:
+            aliases = {f"session:{key}": f"session:{alias}" for key, alias in aliases.items()}
         values = [
-            alias if is_named else value
+            aliases[value] if is_named else value
             for value, is_named in zip(rows[name].to_pylist(), mask.to_pylist(), strict=True)
         ]
         column = pa.array(values, rows[name].type)
         return rows.set_column(index, rows.schema.field(index), column)
 
     def _scrub_ledger(self, file: LakeFile, tasks: set[str]) -> None:
-        """Remove the tasks that are only the session's text or id.
+        """Remove the tasks that are only the text or the id of one of the sessions.
 
         Tasks that other sessions have too stay.
         """
         if not tasks or file.key is None:
             return
         of_others = self._tasks_of_other_sessions(file.key)
-        name, known_as = f"session:{self.id}", f"session:{self.alias}"
-        renamed = {name: known_as} if {name, known_as} & of_others else {}
+        renamed = {}
+        for session_id, alias in self._aliases.items():
+            name, known_as = f"session:{session_id}", f"session:{alias}"
+            if {name, known_as} & of_others:
+                renamed[name] = known_as
         removed = remove_tasks(self.lake, file.key, tasks - of_others - set(renamed), renamed)
         if removed or renamed:
             change = Change(path=str(file.path), rows=removed, mentions=len(renamed))
@@ -400,7 +451,7 @@ class _Removal:
             if file.key != key or "task_key" not in columns or not any(map(is_own, columns)):
                 continue
             rows = table.read(columns)
-            masks = naming(rows, [self.id])
+            masks = naming(rows, self.ids)
             is_own_row = reduce(pc.or_, (mask for name, mask in masks.items() if is_own(name)))
             tasks.update(filtered(rows, pc.invert(is_own_row))["task_key"].to_pylist())
         return tasks
@@ -415,7 +466,7 @@ class _Removal:
             self.report.changes.append(change)
 
     def _delete_unrecorded_copies(self) -> None:
-        """Delete copies that may hold the session, and that no record can make again.
+        """Delete copies that may hold a session, and that no record can make again.
 
         An older version wrote such copies, and a kill leaves them.
         """
@@ -427,7 +478,7 @@ class _Removal:
                 self._delete(file.path)
             elif file.kind in _COPIES and read_publication(self.lake, file.asset, file.key) is None:
                 table = tables.get((file.asset, file.key))
-                if (table and self.has_own_rows(table)) or found_in(file, [self.id]):
+                if (table and self.has_own_rows(table)) or found_in(file, self.ids):
                     for path in unpublish(self.lake, file.asset, file.key):
                         self.report.changes.append(Change(path=str(path), deleted=True))
 
@@ -438,13 +489,15 @@ class _Removal:
     # Models
 
     def _delete_unfinished(self) -> None:
-        """Delete the folders of killed training runs and exports that hold the session.
+        """Delete the folders of killed training runs and exports that hold a session.
 
-        A folder whose manifest cannot be read may hold the session.
+        A folder whose manifest cannot be read may hold a session.
         """
         for folder in self.lake.unfinished():
             manifest = read_manifest(UPath(folder / MANIFEST))
-            if manifest and not any(self.id in ids for ids in sessions_in(manifest).values()):
+            if manifest and not any(
+                self._aliases.keys() & set(ids) for ids in sessions_in(manifest).values()
+            ):
                 continue
             if self.key not in (None, self.lake.asset_and_key(folder)[1]):
                 continue
@@ -453,19 +506,18 @@ class _Removal:
                     self.lake.delete_unfinished(folder)
             except Timeout as error:
                 raise DataError(
-                    f"What is being made in {folder} has {self.id!r} in it: cancel that run, or "
-                    "wait for "
-                    "its end, and repeat."
+                    f"{folder}, which a run is making, contains {self.describe()}: cancel that "
+                    "run, or wait for its end, and repeat."
                 ) from error
             self.report.changes.append(Change(path=str(folder), deleted=True))
 
     def _scrub_model(self, file: LakeFile, manifest: Manifest) -> None:
-        """Remove the session from the files of an artifact.
+        """Remove the sessions from the files of an artifact.
 
         Transcripts, pages and logs are deleted first. The manifest is replaced before the JSON
         files, so that a repeated call finds the files that a killed call did not replace.
         """
-        if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
+        if not any(self._names & set(ids) for ids in sessions_in(manifest).values()):
             return
         # A kill after the last file was replaced must not leave the copy on this machine.
         self.lake.drop_copy(file, manifest["identity"])
@@ -499,7 +551,7 @@ class _Removal:
     def _scrub_json_file(self, path: UPath, entry: FileEntry) -> bytes | None:
         """Return the new content of a JSON file of an artifact, or `None` if there is none.
 
-        A damaged file may hold the session under a damaged id, so it is deleted. Its entry stays in
+        A damaged file may hold a session under a damaged id, so it is deleted. Its entry stays in
         the manifest, so that the artifact stays damaged. A new checksum would make damage look
         sound.
         """
@@ -519,9 +571,9 @@ class _Removal:
         return new_content if scrubbed != value else None
 
     def _scrub(self, value: object, name: str = "") -> Any:
-        """Return JSON without the objects of the session.
+        """Return JSON without the objects of the sessions.
 
-        The alias takes the place of the id in lists of sessions and of rows.
+        The alias takes the place of an id in lists of sessions and of rows.
 
         Args:
             value: a JSON value.
@@ -536,16 +588,28 @@ class _Removal:
         return [self._scrub(item) for item in value if not self._is_own_object(item)]
 
     def _is_own_object(self, value: object) -> bool:
-        """Whether a JSON value is an object that belongs to the session."""
+        """Whether a JSON value is an object that belongs to one of the sessions."""
         if not isinstance(value, dict):
             return False
-        return any(is_own(key) and item == self.id for key, item in value.items())
+        return any(
+            is_own(key) and isinstance(item, str) and item in self._aliases
+            for key, item in value.items()
+        )
 
     def _rename_row(self, row_id: str) -> str:
-        """Return the id of a row with the alias, if the row is the session's.
+        """Return the id of a row with the alias, if the row belongs to one of the sessions.
 
         The id of a row is that of its session, perhaps with `#` and the turns that are not trained.
         """
-        if row_id == self.id or row_id.startswith(f"{self.id}#"):
-            return self.alias + row_id.removeprefix(self.id)
+        end = len(row_id)
+        while end > 0:
+            session_id = row_id[:end]
+            if session_id in self._aliases:
+                return self._aliases[session_id] + row_id[end:]
+            end = row_id.rfind("#", 0, end)
         return row_id
+
+
+def _is_one_of(column: pa.ChunkedArray, ids: Sequence[str]) -> pa.ChunkedArray:
+    """Return which values of a column are one of these ids."""
+    return pc.is_in(column.cast(pa.string()), value_set=pa.array(ids, pa.string()))

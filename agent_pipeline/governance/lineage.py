@@ -343,22 +343,23 @@ def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
     return rows.cast(pa.schema(fields)).filter(mask).cast(rows.schema)
 
 
-def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
-    """Return the artifacts that a session reached, and what was made from them.
+def models_of(lake: Lake, *session_ids: str) -> list[ModelUse]:
+    """Return the artifacts that sessions reached, and what was made from them.
 
     The alias of a forgotten session counts as the session.
 
     Raises:
-        DamageError: the manifest of an artifact is damaged or missing, so that the session may have
+        DamageError: the manifest of an artifact is damaged or missing, so that a session may have
             reached the artifact.
     """
-    both = {session_id, make_alias(session_id)}
+    names = {*session_ids, *map(make_alias, session_ids)}
+    described = repr(session_ids[0]) if len(session_ids) == 1 else "one of the sessions"
     files = list(lake.files())
     for artifact in lake.find_unreadable(files):
         is_uploading = artifact.is_missing and not lake.is_local
         if not is_uploading:
             raise DamageError(
-                f"{artifact.path} is {artifact.reason}, so it is unknown whether {session_id!r} "
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether {described} "
                 f"reached the {artifact.asset} {artifact.name} of "
                 f"{artifact.key}: put a copy of the file back, or materialize "
                 f"{name_asset_to_select(artifact.asset)} again.",
@@ -368,7 +369,9 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     roles: dict[str, list[str]] = {}
     for _, manifest in manifests:
         ids_by_role = sessions_in(manifest)
-        roles[manifest["identity"]] = [role for role, ids in ids_by_role.items() if both & set(ids)]
+        roles[manifest["identity"]] = [
+            role for role, ids in ids_by_role.items() if names & set(ids)
+        ]
     for identity in _find_followers([manifest for _, manifest in manifests], roles):
         roles[identity].append(FOLLOWS)
     return [
@@ -386,9 +389,9 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
 
 
 def _find_followers(manifests: Sequence[Manifest], roles: Mapping[str, list[str]]) -> set[str]:
-    """Return the artifacts that follow from artifacts that were trained on the session.
+    """Return the artifacts that follow from artifacts that were trained on the sessions.
 
-    Artifacts that were trained on the session themselves are not included.
+    Artifacts that were trained on a session themselves are not included.
     """
     trained = {identity for identity, its_roles in roles.items() if TRAINED in its_roles}
     followers: set[str] = set()

@@ -8,6 +8,7 @@ look it up; the list does not reveal it. Removing a session from tables does not
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -70,25 +71,25 @@ class BlockList(NamedTuple):
         return cls(frozenset(entries))
 
     @classmethod
-    def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
-        """Put a session on the lake's list and return the list.
+    def add(cls, lake: Lake, session_ids: Iterable[str], key: PartitionKey | None) -> "BlockList":
+        """Put sessions on the lake's list and return the list.
 
-        If two processes add a session at the same time, both sessions are on the list afterwards.
+        If two processes add sessions at the same time, all of them are on the list afterwards.
 
         Args:
             lake: The lake.
-            session_id: The session.
+            session_ids: The sessions.
             key: The partition; None for all partitions.
 
         Raises:
             DataError: The list is damaged.
         """
+        added = {BlockedSession(make_alias(session_id), key) for session_id in session_ids}
         blocked = cls()
 
         def make_table() -> pa.Table:
             nonlocal blocked
-            added = BlockedSession(make_alias(session_id), key)
-            blocked = cls(cls.read(lake).entries | {added})
+            blocked = cls(cls.read(lake).entries | added)
             entries = sorted(blocked.entries, key=lambda entry: (entry.alias, str(entry.key or "")))
             return to_table([_make_row(entry) for entry in entries], _SCHEMA)
 

@@ -145,7 +145,7 @@ def test_filters_keep_what_they_say(store):
 
 def test_a_session_that_was_forgotten_is_trained_on_by_nobody(store, tmp_path, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
-    BlockList.add(Lake(tmp_path / "lake"), "a-good", PartitionKey("shop", "support"))
+    BlockList.add(Lake(tmp_path / "lake"), ["a-good"], PartitionKey("shop", "support"))
     found, counts = export(store)
     assert "a-good" not in found["session_id"] and counts["forgotten"] == 1
 

@@ -131,7 +131,7 @@ def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_f
     before = nights.bytes()
     nights.night(rows(*range(40, 80)))
     assert nights.bytes() == before
-    BlockList.add(nights.lake, old[0]["session_id"], KEY)
+    BlockList.add(nights.lake, [old[0]["session_id"]], KEY)
     said = nights.night(rows(*range(40, 80)))
     assert old[0]["session_id"] not in sessions(nights.buffer()) and said["forgotten"].value == 1
 

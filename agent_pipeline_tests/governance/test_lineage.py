@@ -29,8 +29,8 @@ from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.errors import DataError
-from agent_pipeline.governance.forgetting import forget
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.governance.forgetting import forget, forget_sessions
 from agent_pipeline.governance.lineage import (
     UnknownSessionError,
     model_lineage,
@@ -552,6 +552,48 @@ def test_a_session_that_is_nowhere_is_an_error_with_the_nearest_ids_and_nothing_
         forget(lake, "gone", OTHER)
     forget(lake, "gone")
     assert forget(lake, "gone").changes == []
+
+
+def test_several_sessions_are_forgotten_as_one_after_the_other(tmp_path: Path) -> None:
+    """One pass leaves the lake that one pass per session leaves, with the union of the reports."""
+    sessions = [session for session in SHOP if session.session_id != "gone2"]
+    one_by_one = make_lake(tmp_path / "a", sessions, openai=True)
+    at_once = make_lake(tmp_path / "b", sessions, openai=True)
+    trained_on, measured = trained_and_measured(one_by_one)
+    ids = list(dict.fromkeys(["gone", "twin", "child", trained_on, measured]))
+    reports = [forget(one_by_one, session_id) for session_id in ids]
+    report = forget_sessions(at_once, [*ids, "nobody", ids[0]])
+    assert report.session_ids == ids and report.unknown == ["nobody"]
+    assert report.aliases == [make_alias(session_id) for session_id in ids]
+    assert scan(at_once, ids) == scan(one_by_one, ids) == {}
+    for name in ("sessions", "judged_sessions", "curated_sessions", "sft_dataset"):
+        assert rows_of(at_once, name) == rows_of(one_by_one, name), name
+    assert rows_of(at_once, LEDGER_TABLE) == rows_of(one_by_one, LEDGER_TABLE)
+    assert BlockList.read(at_once) == BlockList.read(one_by_one)
+    assert {use.asset: set(use.roles) for use in models_of(at_once, *ids)} == {
+        use.asset: set(use.roles) for use in models_of(one_by_one, *ids)
+    }
+    assert {use.identity for use in report.to_retrain} == {
+        use.identity for each in reports for use in each.to_retrain
+    }
+    assert not report.side_chains and not report.same_content
+    with pytest.raises(UnknownSessionError):
+        forget_sessions(at_once, ["nobody", "no one"])
+
+
+def test_forget_reads_ids_from_a_file(shell: CliRunner, lake: Lake, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\ufeffgone\r\n\ntwin\r\n", encoding="utf-8")
+    refused = shell.invoke(app, ["forget", "--yes"])
+    assert isinstance(refused.exception, SettingsError)
+    command = ["forget", "nobody", "--file", str(ids)]
+    asked = shell.invoke(app, command, input="n\n")
+    assert asked.exit_code == 1 and "Remove 3 sessions from every partition" in asked.stdout
+    done = shell.invoke(app, [*command, "--yes"])
+    assert done.exit_code == 1 and "2 sessions are forgotten" in done.stdout
+    assert "The lake does not have nobody" in done.stdout
+    assert scan(lake, ['"gone"', '"twin"']) == {}
+    assert shell.invoke(app, ["forget", "--file", str(ids), "--yes"]).exit_code == 0
 
 
 def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
@@ -1077,7 +1119,7 @@ def test_beside_a_run_the_shell_does_not_forget(shell: CliRunner, lake: Lake) ->
             dg.DagsterRun(job_name="retrain", run_id="0" * 32, status=dg.DagsterRunStatus.STARTED)
         )
     refused = shell.invoke(app, ["forget", "gone", "--yes"])
-    assert isinstance(refused.exception, DataError) and "A run goes on (00000000" in str(
+    assert isinstance(refused.exception, DataError) and "A run is in progress (00000000" in str(
         refused.exception
     )
     assert not BlockList.read(lake).entries

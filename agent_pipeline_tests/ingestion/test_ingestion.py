@@ -420,7 +420,7 @@ def test_what_a_forgotten_session_called_private_stays_private_in_the_other_tria
         tmp_path / "home",
         {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"])},
     )
-    BlockList.add(Lake(str(tmp_path / "lake")), "a1", KEY)
+    BlockList.add(Lake(str(tmp_path / "lake")), ["a1"], KEY)
     for _ in range(2):
         made(home, tmp_path / "lake", TRIALS)
         (row,) = sessions_in(tmp_path / "lake")

@@ -158,7 +158,7 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
         lake = machines[number % 4]
         record_tasks(lake, KEY, pa.array([f"task-{number}"]), SplitSizes())
         lake.set_latest(artifacts[number])
-        BlockList.add(lake, f"session-{number}", KEY)
+        BlockList.add(lake, [f"session-{number}"], KEY)
 
     with ThreadPoolExecutor(24) as threads:
         list(threads.map(write, range(24)))
