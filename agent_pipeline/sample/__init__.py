@@ -1,15 +1,15 @@
 """The sample: sessions of simulated agents in two small worlds, in the layout of an omniagents
 store.
 
-A *world* (`shop/`, `office/`) is a record of things and the tools that change it; a *task* is what
-one user says, and the state in which the world should end. Agents of different skill (`cast.py`)
-act in it (`play.py`), some with a flaw (`flaws.py`); the world itself, not the flaw, says how it
-went (`judge.py`). Then some sessions are damaged, copied, archived or left unjudged, as real stores
-are (`record.py`, `damage.py`), written as SQLite (`store.py`) and counted (`manifest.py`). The same
-seed gives the same contents, to the last id and time. Nothing here was said by a person or by a
-language model.
+A *world* (`shop/`, `office/`) has records and the tools that change them. A *task* has the messages
+of one user and the state in which the world should end. Agents of different skill (`cast.py`) act
+in the world (`play.py`), and some of their sessions have a flaw (`flaws.py`). The verdict depends
+on the world's final state and not on the flaw (`judge.py`). As in real stores, some sessions are
+then damaged, copied, archived or left unjudged (`record.py`, `damage.py`). The sessions are written
+as SQLite (`store.py`) and counted (`manifest.py`). The same seed always gives the same contents,
+including ids and times. No text was written by a real user or by a language model.
 
-`write_sample(home, seed)` makes it all; `python -m agent_pipeline.sample` regenerates
+`write_sample(home, seed)` makes the whole sample. `python -m agent_pipeline.sample` regenerates
 `data/sample`.
 """
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parents[2] / "data" / "sample"
 
 
 def main() -> int:
-    """Write the sample and say how many sessions each agent has."""
+    """Write the sample and print the number of sessions of each agent."""
     parser = argparse.ArgumentParser(
         prog="python -m agent_pipeline.sample", description="Make the sample sessions."
     )

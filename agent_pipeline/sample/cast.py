@@ -1,7 +1,6 @@
-"""Who acts in the sample, how well, and how much: the knobs on the amount and the quality of the
-sessions.
+"""The agents of the sample: their skill, and the number and the quality of their sessions.
 
-The knobs on the *difficulty* of the tasks are at the top of `shop/tasks.py` and `office/tasks.py`.
+The settings for the *difficulty* of the tasks are in `shop/difficulty.py` and `office/tasks.py`.
 """
 
 from dataclasses import dataclass, field
@@ -18,19 +17,30 @@ FLAWS = {
     "loop": 3,
     "no_answer": 2,
 }
-"""How often each flaw is drawn, relative to the others; flaws that a domain does not have are left
-out.
-"""
+"""The relative frequency of each flaw. Flaws that a domain does not have are skipped."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """One partition of the sample, `project/name`.
+    """A simulated agent, and the numbers of its sessions.
 
-    `skill` is the share of sessions played without a flaw; `preamble` the share in which calls come
-    after a sentence. Then follow numbers of sessions: `archived`, `unjudged`, `rejudged` (a first,
-    wrong judgment and a later, right one) are marks on the played ones; `copies` and each kind of
-    `broken` come on top of `tasks * trials + extra_trials`.
+    Its partition is `project/name`. The played sessions are `tasks * trials + extra_trials`.
+    Archived, unjudged and rejudged sessions are among the played sessions. Copies and broken
+    sessions are additional sessions.
+
+    Attributes:
+        project: The project.
+        name: The name of the agent.
+        tasks: The number of tasks.
+        trials: The number of trials per task.
+        extra_trials: The number of tasks that get one more trial.
+        skill: The share of sessions that are played without a flaw.
+        preamble: The share of sessions in which a sentence precedes the first call of a turn.
+        archived: The number of archived sessions.
+        unjudged: The number of sessions without a verdict.
+        rejudged: The number of sessions with a first, wrong judgment and a later, right judgment.
+        copies: The number of copies.
+        broken: The number of broken sessions by kind of damage.
     """
 
     project: str
@@ -48,7 +58,7 @@ class Agent:
 
     @property
     def partition(self) -> str:
-        """The partition's key, `project/agent`."""
+        """Return the key of the partition, `project/agent`."""
         return f"{self.project}/{self.name}"
 
 
@@ -94,7 +104,7 @@ CAST = (
         broken={"cut_json": 2, "orphan_output": 1, "unanswered_call": 2, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good
-training sessions, `shop/intern` 400, `office/rooms` 570. With these numbers of tasks, the kinds of
-decision are about as frequent among what is held out as among what is trained.
+"""The three agents. The demo trains `shop/support`. The numbers of good training sessions are about
+370 for `shop/support`, 400 for `shop/intern` and 570 for `office/rooms`. With these numbers of
+tasks, each kind of decision is about as frequent in the held-out tasks as in the training tasks.
 """

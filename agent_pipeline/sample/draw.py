@@ -1,4 +1,4 @@
-"""Seeded draws that keep their proportions."""
+"""Seeded random draws that keep their proportions, and the seed and the days of the sample."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -11,21 +11,22 @@ DEFAULT_SEED = 7
 """The seed of the committed sample."""
 
 FIRST_DAY = date(2026, 3, 2)
-"""A Monday: the sample's sessions fall on the working days of the four weeks after it."""
+"""A Monday. The sample's sessions are on the working days of the four weeks that begin on it."""
 
 
 def stream(*names: object) -> Random:
-    """An independent random stream for each purpose, so that a change in one place does not
-    reshuffle all the others.
+    """Return an independent random stream for the given names.
+
+    Each purpose has its own stream, so that a change in one place does not change all other draws.
     """
     return Random("/".join(map(str, names)))
 
 
 def deck(weights: Mapping[T, float], size: int, rng: Random) -> list[T]:
-    """`size` values in the proportions of `weights` (largest remainders), shuffled.
+    """Return `size` shuffled values in the proportions of `weights` (largest remainders).
 
-    Unlike independent draws, the shares come out the same for every seed: a knob set to 10 % is 10
-    %.
+    The proportions are the same for every seed, unlike those of independent draws: a weight of 10 %
+    gives exactly 10 % of the values.
     """
     total = sum(weights.values())
     shares = {value: size * weight / total for value, weight in weights.items()}
@@ -39,6 +40,6 @@ def deck(weights: Mapping[T, float], size: int, rng: Random) -> list[T]:
 
 
 def working_day(rng: Random) -> date:
-    """One of the sample's twenty working days."""
+    """Return a random working day of the sample's four weeks."""
     week, weekday = rng.randrange(4), rng.randrange(5)
     return FIRST_DAY + timedelta(weeks=week, days=weekday)

@@ -1,10 +1,10 @@
-"""A simulated world as a model meets it: the environment contract of TRL's `GRPOTrainer`, with a
-scripted user.
+"""A simulated world in the form in which a model plays it: the environment contract of TRL's
+`GRPOTrainer`, with a scripted user.
 
-`reset` begins a task, the public methods of a subclass are the tools, `get_reward` says at the end
-whether the task is done. What TRL does not ask for are attributes: `system` and `tools` open the
-conversation, `user` answers the model, `must_act`, `kind` and `wrong_changes` say what the task
-asks for and what was changed against it.
+`reset` begins a task, the public methods of a subclass are the tools, and `get_reward` returns at
+the end whether the task is done. TRL does not require the other attributes: `system` and `tools`
+begin the conversation, `user` answers the model, `must_act` and `kind` describe the task, and
+`wrong_changes` lists the changes that the task did not ask for.
 """
 
 import itertools
@@ -22,31 +22,35 @@ from agent_pipeline.sample.world import Call, Domain, Result, Task, Turn
 
 
 class ScriptedUser:
-    """A user who says the next line of the task's script, whatever the model answered."""
+    """A simulated user who says the next line of the task's script, regardless of the model's
+    answer.
+    """
 
     def __init__(self, turns: tuple[Turn, ...]) -> None:
         self._lines = iter([turn.text for turn in turns])
 
     def reply(self, answer: str) -> str | None:
-        """What the user says next; None when there is nothing left to say."""
+        """Return the user's next message, or None if the script is finished."""
         return next(self._lines, None)
 
 
 class Environment:
-    """One task at a time in a simulated world; subclasses name the `domain` and offer its tools as
-    methods.
+    """A simulated world that plays one task at a time. A subclass sets the `domain` and has its
+    tools as methods.
     """
 
     domain: ClassVar[Domain]
 
     def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: object) -> str:
-        """Begin the task `task_key` (`support-012`) of the sample made with `seed`; the user's
-        first message is returned.
+        """Begin a task of the sample, and return the user's first message.
 
-        Other columns of a data set's row are ignored.
+        Args:
+            task_key: The id of the task, such as `support-012`.
+            seed: The seed with which the sample was made.
+            row: Other columns of a dataset's row, which are ignored.
 
         Raises:
-            DataError: no agent of this world has such a task.
+            DataError: No agent of this world has such a task.
         """
         self._task = task = task_of(self.domain, task_key, seed)
         self._world = self.domain.world(task.start)
@@ -58,12 +62,14 @@ class Environment:
         return task.turns[0].text
 
     def get_reward(self) -> float:
-        """1.0 where the world is as the task wants it and was changed by the rules, else 0.0."""
+        """Return 1.0 if the world is in the task's final state and the house rules were kept,
+        otherwise 0.0.
+        """
         return 0.0 if self.complaint else 1.0
 
     @property
     def complaint(self) -> str | None:
-        """Why the task is not done, or None where it is."""
+        """Return the reason why the task is not done, or None if it is done."""
         episode = Episode(tuple(self._events), self._world.records)
         return (
             repetition(episode)
@@ -73,7 +79,9 @@ class Environment:
 
     @property
     def wrong_changes(self) -> list[str]:
-        """Fields of the world that were changed, and not to what the task asks for."""
+        """Return the fields of the world that were changed to a value that the task does not ask
+        for.
+        """
         start, goal, final = self._task.start, self._task.goal, self._world.records
         changes = []
         for key in sorted(start.keys() | final.keys()):
@@ -87,8 +95,10 @@ class Environment:
 
     @classmethod
     def fresh_tasks(cls, count: int, seed: int, like: str = "") -> list[dict[str, Any]]:
-        """Arguments of `reset` for `count` tasks of the seeds from `seed` on, of the agent whose
-        tasks `like` is one of.
+        """Return arguments of `reset` for `count` tasks that are made with the seeds from `seed`
+        on.
+
+        The tasks belong to the agent that also has the task `like`.
         """
         name = next(
             (agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name
@@ -108,8 +118,10 @@ class Environment:
 
 
 def kind_of(domain: Domain, task: Task) -> str:
-    """The decision that a task asks for: the calls with which a good agent changes the world
-    (`cancel, book`), or `refuse or ask`.
+    """Return the decision that a task asks for.
+
+    The decision consists of the calls with which a good agent changes the world (`cancel, book`),
+    or is `refuse or ask`.
     """
     events = play(task, domain, None, 0, Random(0)).events
     changes = [
@@ -121,7 +133,7 @@ def kind_of(domain: Domain, task: Task) -> str:
 
 
 def task_of(domain: Domain, task_id: str, seed: int) -> Task:
-    """A task by its id, whose first part is the agent's name."""
+    """Return a task by its id, whose first part is the agent's name."""
     try:
         return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
     except KeyError:
@@ -133,7 +145,7 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
 
 @lru_cache(maxsize=16)
 def tasks_by_id(domain: Domain, agent_name: str, seed: int) -> dict[str, Task]:
-    """All tasks of an agent of the sample; none for an agent that is not in it."""
+    """Return all tasks of an agent of the sample by id. An unknown agent has no tasks."""
     sessions = [
         domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"))
         for agent in CAST

@@ -1,6 +1,6 @@
-"""What an unskilled agent does wrong: each flaw spoils the steps of a good agent, one by one.
+"""The mistakes of unskilled agents. Each flaw changes the steps of a good agent, one by one.
 
-A flaw is drawn before the session is played and is never shown to the judge.
+A flaw is drawn before the session is played. The judge never sees it.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from agent_pipeline.sample.world import Call, Domain, Say, Step
 
 @dataclass(frozen=True)
 class Imagined:
-    """A result that the agent made up for a call that it never made: the policy sees it, the world
-    and the session don't.
+    """A made-up result of a call that the agent did not make. The policy receives it, but the world
+    and the session do not.
     """
 
     value: Any
@@ -22,7 +22,7 @@ class Imagined:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where in the session a step is about to be taken."""
+    """The point in a session at which the agent takes a step."""
 
     domain: Domain
     request: Any
@@ -39,24 +39,24 @@ def honest(step: Step, moment: Moment) -> list[Step | Imagined]:
 
 
 def loop(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Make each call three times over."""
+    """Make each call three times."""
     return [step] * 3 if isinstance(step, Call) else [step]
 
 
 def no_answer(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Fall silent where the last answer is due."""
+    """Leave out the last answer."""
     return [] if isinstance(step, Say) and moment.last_turn else [step]
 
 
 def skipped_lookup(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Imagine what a look-up would say."""
+    """Make up the result of a look-up instead of making the call."""
     if isinstance(step, Call) and step.name in moment.domain.world.reads:
         return [Imagined(moment.domain.imagine(step, moment.request, moment.rng))]
     return [step]
 
 
 def empty_promise(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Say that it is done without doing it."""
+    """Leave out a changing call, so that the agent says that something is done although it is not."""
     return (
         [Imagined({"ok": True})]
         if isinstance(step, Call) and step.name not in moment.domain.world.reads
@@ -65,7 +65,9 @@ def empty_promise(step: Step, moment: Moment) -> list[Step | Imagined]:
 
 
 def slip(name: str) -> Spoil:
-    """The domain's slip of this name, as a flaw: it spoils changing calls only."""
+    """Return the domain's slip with this name as a flaw. It affects only calls that change the
+    world.
+    """
 
     def spoil(step: Step, moment: Moment) -> list[Step | Imagined]:
         if not isinstance(step, Call) or step.name in moment.domain.world.reads:
@@ -82,9 +84,11 @@ BEHAVIOURS: dict[str, Spoil] = {
     "empty_promise": empty_promise,
     "broken_rule": honest,
 }
-"""The flaws that every domain has; `broken_rule` is in the mind (`Mind.obeys`), not in the hand."""
+"""The flaws that every domain has. The flaw `broken_rule` is implemented in the agent's policy
+(`Mind.obeys`), so its step is unchanged here.
+"""
 
 
 def flaws_of(domain: Domain) -> dict[str, Spoil]:
-    """All flaws that agents of this domain can have, by name."""
+    """Return all flaws that the agents of a domain can have, by name."""
     return {**BEHAVIOURS, **{name: slip(name) for name in domain.slips}}

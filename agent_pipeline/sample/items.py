@@ -1,4 +1,6 @@
-"""From events to the items that omniagents stores: OpenAI Responses items, one JSON text each."""
+"""The conversion of events to the items that omniagents stores: OpenAI Responses items, one JSON
+text per item.
+"""
 
 import json
 from random import Random
@@ -12,8 +14,13 @@ Item = dict[str, Any]
 
 
 def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -> list[Item]:
-    """The session as Responses items. A call's note comes before it; with `preamble` the first call
-    of a turn has a sentence before it.
+    """Return a session as Responses items. A call's note becomes a message before the call.
+
+    Args:
+        system: The system message.
+        events: The events of the session.
+        preamble: Whether the first call of a turn gets a sentence before it.
+        rng: The random stream for call ids and sentences.
     """
     out: list[Item] = [{"role": "system", "content": system}]
     call_id = ""
@@ -45,7 +52,7 @@ def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -
 
 
 def assistant(text: str) -> Item:
-    """An assistant's message item."""
+    """Return an assistant message item."""
     return {
         "type": "message",
         "role": "assistant",
@@ -54,5 +61,5 @@ def assistant(text: str) -> Item:
 
 
 def compact(value: object) -> str:
-    """JSON without spaces, non-ASCII as it is."""
+    """Return a value as JSON without spaces and without escaped non-ASCII characters."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,8 @@
-"""The verdict on an episode: was it brought to an end, by the rules, and is the world as it should
-be?
+"""The verdict on an episode. An episode is acceptable if it was finished by the rules and the world
+is in the right state.
 
-The judge sees what happened, the goal and the final state, not who acted or with what flaw.
+The judge sees the events, the goal and the final state. It does not see which agent acted or which
+flaw it had.
 """
 
 import json
@@ -14,14 +15,19 @@ from agent_pipeline.sample.world import Call, Domain, Records, Result, Say, Task
 
 @dataclass(frozen=True)
 class Verdict:
-    """`judgment` is `acceptable` or `unacceptable`, `reason` one line for a person."""
+    """A verdict on an episode.
+
+    Attributes:
+        judgment: `acceptable` or `unacceptable`.
+        reason: One line that explains the judgment to a person.
+    """
 
     judgment: str
     reason: str
 
 
 def judge(task: Task, domain: Domain, episode: Episode) -> Verdict:
-    """The first complaint makes it unacceptable."""
+    """Return the verdict on an episode. The first complaint makes it unacceptable."""
     complaint = (
         silence(episode)
         or repetition(episode)
@@ -36,12 +42,12 @@ def judge(task: Task, domain: Domain, episode: Episode) -> Verdict:
 
 
 def silence(episode: Episode) -> str | None:
-    """An episode ends with an answer."""
+    """Return a complaint if the episode does not end with an answer."""
     return None if isinstance(episode.events[-1], Say) else "stopped without an answer"
 
 
 def repetition(episode: Episode) -> str | None:
-    """No call is made twice with the same arguments."""
+    """Return a complaint if a call was made twice with the same arguments."""
     calls = [shown(event) for event in episode.events if isinstance(event, Call)]
     return next(
         (f"called {call} {calls.count(call)} times" for call in calls if calls.count(call) > 1),
@@ -50,7 +56,7 @@ def repetition(episode: Episode) -> str | None:
 
 
 def haste(episode: Episode, domain: Domain) -> str | None:
-    """What a call changes must have been looked up before."""
+    """Return a complaint if a call changed something that was not looked up before."""
     results: list[tuple[Call, object]] = []
     for event, after in pairwise(episode.events):
         if isinstance(event, Call) and isinstance(after, Result):
@@ -61,7 +67,9 @@ def haste(episode: Episode, domain: Domain) -> str | None:
 
 
 def difference(goal: Records, final: Records) -> str | None:
-    """The final state equals the goal; else the first difference in words."""
+    """Return the first difference between the final state and the goal in words, or None if they
+    are equal.
+    """
     for key in sorted(goal.keys() | final.keys()):
         should, final_value = goal.get(key, {}), final.get(key, {})
         for field in sorted(should.keys() | final_value.keys()):
@@ -74,5 +82,5 @@ def difference(goal: Records, final: Records) -> str | None:
 
 
 def shown(call: Call) -> str:
-    """A call in one line."""
+    """Return a call as one line of text."""
     return f"{call.name}({', '.join(json.dumps(value, ensure_ascii=False) for value in call.arguments.values())})"

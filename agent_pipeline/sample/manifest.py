@@ -1,5 +1,5 @@
-"""What the sample holds, as counts for tests and as a page for people; both made from what was
-written.
+"""The contents of the sample as a manifest with counts, for tests, and as a page for people. Both
+are made from the written sessions.
 """
 
 from collections import Counter
@@ -11,11 +11,12 @@ COMMAND = "python -m agent_pipeline.sample"
 
 
 def manifest(sessions: dict[str, list[Recorded]], seed: int) -> dict[str, Any]:
-    """The ground truth: counts by partition, and each session's facts by id.
+    """Return the ground truth of the sample: counts by partition, and the facts of each session by
+    id.
 
-    `acceptable` + `unacceptable` + `unjudged` = `sessions`; archived, broken and duplicate sessions
-    are among them. `clean_acceptable` counts what a careful curation with default settings keeps:
-    acceptable, and none of those three.
+    `acceptable` + `unacceptable` + `unjudged` = `sessions`. Archived, broken and duplicate sessions
+    are included. `clean_acceptable` counts the sessions that curation with default settings should
+    keep: acceptable sessions that are not archived, broken or duplicate.
     """
     return {
         "made_by": COMMAND,
@@ -27,7 +28,7 @@ def manifest(sessions: dict[str, list[Recorded]], seed: int) -> dict[str, Any]:
 
 
 def counts(sessions: list[Recorded]) -> dict[str, Any]:
-    """The counts of one partition; what counts as clean is said at `manifest`."""
+    """Return the counts of one partition. See `manifest` for their meaning."""
     judgments = Counter(session.judgment or "unjudged" for session in sessions)
     return {
         "sessions": len(sessions),
@@ -49,17 +50,17 @@ def counts(sessions: list[Recorded]) -> dict[str, Any]:
 
 
 def by_name(names: Any) -> dict[str, int]:
-    """How often each name occurs, in the order of the names; nothing (None, "") is not counted."""
+    """Return how often each name occurs, sorted by name. Empty names (None, "") are not counted."""
     return dict(sorted(Counter(name for name in names if name).items()))
 
 
 def is_clean(session: Recorded) -> bool:
-    """Neither archived nor damaged nor a copy."""
+    """Return whether a session is not archived, not damaged and not a copy."""
     return not (session.archived or session.broken or session.copy_of)
 
 
 def facts(session: Recorded) -> dict[str, Any]:
-    """What is true of one session; what does not apply is left out."""
+    """Return the facts of one session. Facts that do not apply are left out."""
     everything = {
         "partition": session.partition,
         "task_id": session.task and session.task.task_id,
@@ -75,7 +76,7 @@ def facts(session: Recorded) -> dict[str, Any]:
 
 
 def readme(truth: dict[str, Any]) -> str:
-    """The page that lies beside the sample."""
+    """Return the README page of the sample."""
     rows = (
         "sessions",
         "items",
@@ -105,7 +106,7 @@ def readme(truth: dict[str, Any]) -> str:
 
 
 def cell(value: int | dict[str, int]) -> str:
-    """A count, or counts by name."""
+    """Return a table cell for a count, or for counts by name."""
     return (
         ", ".join(f"{name} {count}" for name, count in value.items()) or "0"
         if isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""Names, greetings and contact details of users who do not exist."""
+"""Names, greetings and contact details of fictional users."""
 
 from random import Random
 
@@ -11,18 +11,17 @@ THANKS = (" Thanks!", " Thank you.", " Many thanks.", " Cheers!")
 
 
 def two_names(rng: Random) -> tuple[str, str]:
-    """Two full names that differ in first and last name."""
+    """Return two full names with different first names and different last names."""
     return tuple(
         " ".join(name) for name in zip(rng.sample(FIRST, 2), rng.sample(LAST, 2), strict=True)
     )  # type: ignore[return-value]
 
 
 def personal_detail(kind: str, rng: Random) -> str:
-    """A sentence with personal data that redaction must find; the address, the number and the card
-    belong to nobody.
+    """Return a sentence with personal data that redaction must find.
 
-    example.com is reserved (RFC 2606), 555-01xx numbers are reserved for fiction, 4111 ... is the
-    card networks' test number.
+    The data belongs to nobody: example.com is reserved (RFC 2606), numbers 555-01xx are reserved
+    for fiction, and 4111 ... is the card networks' test number.
     """
     digits = f"{rng.randrange(100):02d}"
     return {
@@ -33,7 +32,7 @@ def personal_detail(kind: str, rng: Random) -> str:
 
 
 def chatter(text: str, share: float, rng: Random) -> str:
-    """The text, with a greeting before it and thanks behind it, each with probability `share`."""
+    """Return the text with a greeting before it and thanks after it, each with probability `share`."""
     before = rng.choice(GREETINGS) if rng.random() < share else ""
     behind = rng.choice(THANKS) if rng.random() < share else ""
     return f"{before}{text}{behind}"

@@ -1,4 +1,4 @@
-"""Playing a task: the user's script, the agent's steps, and tools that really run."""
+"""The simulation of a task: the user's script, the agent's steps, and tools that really run."""
 
 from dataclasses import dataclass
 from random import Random
@@ -20,20 +20,25 @@ from agent_pipeline.sample.world import (
 
 @dataclass(frozen=True)
 class Episode:
-    """What happened: the events in order, and the state in which the world was left."""
+    """A played task.
+
+    Attributes:
+        events: The events in order.
+        final: The final state of the world.
+    """
 
     events: tuple[Event, ...]
     final: Records
 
     def outline(self) -> tuple[object, ...]:
-        """What was done, without the wording: two episodes of a task with one outline differ in
-        phrases only.
+        """Return the events without their wording. Two episodes of a task with the same outline
+        differ only in phrases.
         """
         return tuple(event.kind if isinstance(event, Say) else repr(event) for event in self.events)
 
 
 def voice(domain: Domain, wording: int) -> Voice:
-    """A voice that words each kind of answer in the `wording`-th way (modulo the number of
+    """Return a voice that words each kind of answer in the `wording`-th way (modulo the number of
     ways).
     """
 
@@ -45,8 +50,14 @@ def voice(domain: Domain, wording: int) -> Voice:
 
 
 def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random) -> Episode:
-    """Play the task to its end. `flaw` is one of `flaws_of(domain)` or None; `rng` decides how a
-    flaw shows.
+    """Play a task to its end.
+
+    Args:
+        task: The task.
+        domain: The domain of the task.
+        flaw: A flaw of `flaws_of(domain)`, or None.
+        wording: The index of the agent's wording.
+        rng: The random stream that decides how a flaw appears.
     """
     world = domain.world(task.start)
     mind = Mind(voice(domain, wording), obeys=flaw != "broken_rule")
@@ -76,8 +87,10 @@ def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random
 def play_flawed(
     task: Task, domain: Domain, flaws: list[str], wording: int, rng: Random
 ) -> tuple[Episode, str]:
-    """Play with the first of `flaws` that this task gives room to show (a loop needs a call, a
-    wrong amount a refund).
+    """Play a task with the first flaw that changes the outcome, and return the episode and the
+    flaw.
+
+    Not every flaw can appear in every task. For example, a wrong amount needs a refund.
     """
     good = play(task, domain, None, wording, rng).outline()
     for flaw in flaws:

@@ -1,4 +1,6 @@
-"""An agent's sessions as they are stored: played, judged, marked, copied and damaged."""
+"""The sessions of an agent in the form in which they are stored: played, judged, marked, copied and
+damaged.
+"""
 
 import json
 import uuid
@@ -24,8 +26,8 @@ OPPOSITE = {"acceptable": "unacceptable", "unacceptable": "acceptable"}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A stored session, and what is true of it; `verdicts` are in the order of their rows, and the
-    last counts.
+    """A stored session with its ground truth. `verdicts` are in the order of their rows, and the
+    last verdict counts.
     """
 
     session_id: str
@@ -43,12 +45,12 @@ class Recorded:
 
     @property
     def judgment(self) -> str | None:
-        """What counts: the last verdict, if any."""
+        """Return the judgment of the last verdict, or None if there is no verdict."""
         return self.verdicts[-1].judgment if self.verdicts and self.verdicts[-1] else None
 
 
 def record(agent: Agent, seed: int) -> list[Recorded]:
-    """All sessions of an agent, in the order in which they began."""
+    """Return all sessions of an agent, in the order in which they began."""
     rng = stream(seed, agent.partition, "marks")
     played = play_all(agent, seed)
     marked = marks(agent, played, rng)
@@ -63,8 +65,9 @@ def record(agent: Agent, seed: int) -> list[Recorded]:
 
 
 def play_all(agent: Agent, seed: int) -> list[Recorded]:
-    """Every trial of every task, flawed in the share that the agent's skill leaves; trials of a
-    task never share a flaw.
+    """Return every trial of every task. The agent's skill is the share of trials without a flaw.
+
+    Trials of the same task never have the same flaw.
     """
     domain, rng = DOMAINS[agent.project], stream(seed, agent.partition, "play")
     tasks = tasks_of(agent, seed)
@@ -89,8 +92,8 @@ def play_all(agent: Agent, seed: int) -> list[Recorded]:
 def session_of(
     agent: Agent, task: Task, trial: int, flaws: list[str] | None, rng: Random
 ) -> Recorded:
-    """Play one trial (with the first of the flaws that shows, if any) and record it with the
-    world's verdict.
+    """Play one trial, with the first of the flaws that can appear, and return the session with its
+    verdict.
     """
     domain = DOMAINS[agent.project]
     if flaws is None:
@@ -121,8 +124,10 @@ def session_of(
 
 
 def marks(agent: Agent, played: list[Recorded], rng: Random) -> list[Recorded]:
-    """Archive some sessions, take the verdict from others (every second keeps an empty row), have a
-    few judged twice.
+    """Return the sessions with marks: some are archived, some lose their verdict, and some are
+    judged twice.
+
+    Every second session that loses its verdict keeps an empty row instead.
     """
     chosen = iter(rng.sample(range(len(played)), agent.archived + agent.unjudged + agent.rejudged))
     sessions = list(played)
@@ -138,14 +143,15 @@ def marks(agent: Agent, played: list[Recorded], rng: Random) -> list[Recorded]:
 
 
 def copy(session: Recorded, rng: Random) -> Recorded:
-    """The same session once more, a little later and under another id."""
+    """Return a copy of a session with another id and a slightly later time."""
     later = session.started + timedelta(minutes=rng.randint(5, 50))
     return replace(session, session_id=new_id(rng), started=later, copy_of=session.session_id)
 
 
 def damaged(agent: Agent, seed: int) -> list[Recorded]:
-    """Further trials of some tasks, done well, judged, then damaged in the store; an empty one has
-    no task and no verdict.
+    """Return additional good trials of some tasks, judged and then damaged.
+
+    An empty session has no task and no verdict.
     """
     rng = stream(seed, agent.partition, "damage")
     kinds = [kind for kind, count in agent.broken.items() for _ in range(count)]
@@ -160,12 +166,12 @@ def damaged(agent: Agent, seed: int) -> list[Recorded]:
 
 
 def tasks_of(agent: Agent, seed: int) -> list[Task]:
-    """The agent's tasks; they depend on the seed and the agent only."""
+    """Return the tasks of an agent. They depend only on the seed and the agent."""
     return DOMAINS[agent.project].tasks(
         agent.name, agent.tasks, stream(seed, agent.partition, "tasks")
     )
 
 
 def new_id(rng: Random) -> str:
-    """A session id: a random UUID of the seeded stream."""
+    """Return a session id, which is a random UUID from the seeded stream."""
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))

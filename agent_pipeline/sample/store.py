@@ -1,4 +1,6 @@
-"""Writing the omniagents layout: a database of sessions per agent, one of verdicts per project."""
+"""The writer of the omniagents layout: one database of sessions per agent, and one database of
+verdicts per project.
+"""
 
 import json
 import sqlite3
@@ -20,13 +22,15 @@ CREATE INDEX idx_sessions_created_at ON sessions(created_at);
 VERDICTS_SCHEMA = "CREATE TABLE analysis (group_id TEXT, judgment TEXT, reason TEXT);"
 
 SECONDS_PER_ITEM = 7
-"""How far apart the items of a session are; sessions that overlap in time have their rows
+"""Seconds between the items of a session. The rows of sessions that overlap in time are
 interleaved, as in a live store.
 """
 
 
 def write_sessions(path: Path, sessions: list[Recorded]) -> None:
-    """Write an agent's `sessions.db`: the sessions as given, their items in the order of time."""
+    """Write an agent's `sessions.db`: the sessions in the given order, and their items in the order
+    of time.
+    """
     rows = [
         (session.started + timedelta(seconds=SECONDS_PER_ITEM * index), session.session_id, text)
         for session in sessions
@@ -49,7 +53,9 @@ def write_sessions(path: Path, sessions: list[Recorded]) -> None:
 
 
 def write_verdicts(path: Path, sessions: Iterable[Recorded]) -> None:
-    """Write a project's verdicts: first everyone's first verdict, then the later ones."""
+    """Write a project's verdicts: first the first verdict of every session, then the later
+    verdicts.
+    """
     with database(path, VERDICTS_SCHEMA) as connection:
         connection.executemany(
             "INSERT INTO analysis VALUES (?, ?, ?)", verdict_rows(list(sessions))
@@ -57,7 +63,7 @@ def write_verdicts(path: Path, sessions: Iterable[Recorded]) -> None:
 
 
 def verdict_rows(sessions: list[Recorded]) -> Iterator[tuple[str, str | None, str | None]]:
-    """Rows of `analysis`: a session without verdict has a row of nulls, or none."""
+    """Yield the rows of `analysis`. A session without a verdict has a row of nulls or no row."""
     for number in range(max(len(session.verdicts) for session in sessions)):
         for session in sessions:
             for verdict in session.verdicts[number : number + 1]:
@@ -66,8 +72,8 @@ def verdict_rows(sessions: list[Recorded]) -> Iterator[tuple[str, str | None, st
 
 @contextmanager
 def database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
-    """A new database in one file (no write-ahead log stays behind), committed and closed at the
-    end.
+    """Open a new database, and commit and close it at the end. No write-ahead log file is left
+    behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path)

@@ -1,5 +1,5 @@
-"""What all simulated worlds share: events, tools that really run, tasks, and the bundle that makes
-a domain.
+"""The types that all simulated worlds share: events, tools that really run, tasks, and the bundle
+that makes up a domain.
 """
 
 import copy
@@ -10,22 +10,22 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 Records = dict[str, dict[str, Any]]
-"""The state of a world: things by id. Tools change it, tasks say how it should end, the judge
-compares.
+"""The state of a world: records by id. Tools change it, tasks define its goal, and the judge
+compares the two.
 """
 
 
 @dataclass(frozen=True)
 class User:
-    """What the user says."""
+    """A message of the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Call:
-    """An agent's call of a tool; `note` is what the agent writes beside it: why this call is
-    due.
+    """An agent's tool call. `note` is the agent's text before the call, which says why it makes the
+    call.
     """
 
     name: str
@@ -35,20 +35,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """What the world answered to the call before it (any JSON value)."""
+    """The world's result of the preceding call, as any JSON value."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Say:
-    """What the agent says to the user; `kind` names the phrase it was worded from."""
+    """An answer of the agent to the user. `kind` names the phrase that the answer is made from."""
 
     text: str
     kind: str
 
     def after(self, facts: str) -> Self:
-        """The same, with the facts that it rests on before it."""
+        """Return the same answer with the facts that it relies on before it."""
         return replace(self, text=f"{facts} {self.text}")
 
 
@@ -57,8 +57,8 @@ Step = Call | Say
 
 
 def tool(name: str, **properties: dict[str, object]) -> dict[str, Any]:
-    """An OpenAI tool schema, as terse as the form allows: every token of it is paid for in every
-    training row.
+    """Return an OpenAI tool schema. It is as short as possible, because every training row contains
+    it.
     """
     return {
         "type": "function",
@@ -67,11 +67,11 @@ def tool(name: str, **properties: dict[str, object]) -> dict[str, Any]:
 
 
 class World:
-    """A state and the tools that read or change it: each schema in `tools` names a method of the
+    """A state and the tools that read or change it. Each schema in `tools` names a method of the
     subclass.
 
-    Tools refuse only what is impossible (an unknown id, a taken room). What is merely against the
-    house rules they do: keeping the rules is the agent's task, and the difference shows in the
+    Tools refuse only impossible calls, such as an unknown id or a taken room. They do not enforce
+    the house rules. Following the rules is the agent's task, and a violation is visible in the
     final state.
     """
 
@@ -82,7 +82,7 @@ class World:
         self.records = copy.deepcopy(records)
 
     def run(self, call: Call) -> Any:
-        """Run a call for real and return its JSON result; an unknown tool or wrong arguments give
+        """Run a call and return its JSON result. An unknown tool or wrong arguments return
         `{"error": ...}`.
         """
         properties = {
@@ -98,10 +98,10 @@ class World:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message of the user, and what it means (a request object of the domain).
+    """A message of the user, and its meaning as a request object of the domain.
 
-    The simulated agents are given the meaning, as if they had understood the text; what they know
-    of the *world* they learn from its tools only.
+    The simulated agents receive the meaning, as if they had understood the text. They learn about
+    the *world* only from its tools.
     """
 
     text: str
@@ -110,11 +110,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Task:
-    """A user with something to do: the script of turns, the world before, the world as it should be
-    after.
+    """A task of a user: the script of turns, the state of the world before the task, and the
+    required state after it.
 
-    `day` is when it happens; `personal` names the personal detail that a first message carries
-    (`email`, ...), if any.
+    `day` is the date of the task. `personal` names the personal detail in the first message (such
+    as `email`), if there is one.
     """
 
     task_id: str
@@ -128,15 +128,15 @@ class Task:
 
 
 Voice = Callable[..., Say]
-"""`voice(kind, **slots)` words an answer; trials of a task differ in their wording, never in what
-they say.
+"""A function `voice(kind, **slots)` that words an answer. Trials of a task differ in their wording
+but not in their meaning.
 """
 
 
 @dataclass
 class Mind:
-    """What an agent carries through one session: its voice, what it has looked up, whether it keeps
-    the house rules.
+    """The memory of an agent in one session: its voice, its look-ups, and whether it follows the
+    house rules.
     """
 
     voice: Voice
@@ -145,30 +145,30 @@ class Mind:
 
 
 Policy = Callable[[Any, Mind], Generator[Step, Any, None]]
-"""A policy handles one request: it yields steps, is sent the result of each call, and ends after a
-`Say`.
+"""A generator that handles one request. It yields steps, receives the result of each call, and ends
+after a `Say`.
 """
 
 Slip = Callable[[Call, Random], Call | None]
-"""A slip spoils a changing call (wrong tool, wrong amount, ...); `None`: it has nothing to spoil in
-this one.
+"""A function that spoils a changing call, for example with a wrong tool or a wrong amount. It
+returns None if it cannot spoil the call.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Everything the simulation needs to know about one kind of world."""
+    """A bundle of everything that the simulation needs for one kind of world."""
 
     world: type[World]
     policy: Policy
     phrases: Mapping[str, tuple[str, ...]]
     tasks: Callable[[str, int, Random], list[Task]]
     imagine: Callable[[Call, object, Random], object]
-    """`imagine(look_up, request, rng)`: the result that an agent makes up when it skips a
-    look-up.
+    """A function `imagine(look_up, request, rng)` that returns the result that an agent makes up if
+    it skips a look-up.
     """
     slips: Mapping[str, Slip]
     looked_up: Callable[[Call, list[tuple[Call, object]]], bool]
-    """`looked_up(call, results so far)`: whether what a changing call touches had been looked up
-    before.
+    """A function `looked_up(call, results)` that returns whether the earlier results showed the
+    record that a changing call changes.
     """

@@ -1,4 +1,4 @@
-"""Making the whole sample, and putting it in place in one step."""
+"""The generation of the whole sample, which replaces an earlier sample in one step."""
 
 import json
 import tempfile
@@ -17,14 +17,19 @@ from agent_pipeline.sample.store import write_sessions, write_verdicts
 def write_sample(
     home: Path, seed: int = DEFAULT_SEED, cast: Sequence[Agent] = CAST
 ) -> dict[str, Any]:
-    """Write the sample to `home` (an earlier sample there is replaced) and return its manifest. The
-    worlds of `episodes` know the tasks of `CAST` only.
+    """Write the sample to `home` and return its manifest. An earlier sample in `home` is replaced.
 
-    It is built in a folder beside `home` and renamed into place, so that a reader finds the old
-    sample or the new one, whole.
+    The sample is built in a folder next to `home` and then renamed, so that a reader sees either
+    the complete old sample or the complete new sample. The worlds of `episodes` have only the tasks
+    of `CAST`.
+
+    Args:
+        home: The folder of the sample.
+        seed: The seed.
+        cast: The agents.
 
     Raises:
-        SettingsError: `home` holds something that is not a sample.
+        SettingsError: `home` contains something that is not a sample.
     """
     home = home.resolve()
     refuse_foreign(home)
@@ -39,7 +44,7 @@ def write_sample(
 
 
 def build(home: Path, seed: int, cast: Sequence[Agent]) -> dict[str, Any]:
-    """Play, record and write everything into a new folder."""
+    """Play, record and write all sessions into a new folder, and return the manifest."""
     sessions = {agent.partition: record(agent, seed) for agent in cast}
     for partition, recorded in sessions.items():
         write_sessions(home / "sessions" / partition / "sessions.db", recorded)
@@ -57,7 +62,7 @@ def build(home: Path, seed: int, cast: Sequence[Agent]) -> dict[str, Any]:
 
 
 def refuse_foreign(home: Path) -> None:
-    """Replace nothing that this program has not made."""
+    """Raise an error if a folder contains files that this program did not make."""
     if not home.exists() or (home.is_dir() and not any(home.iterdir())):
         return
     try:

@@ -1,4 +1,4 @@
-"""How a good rooms agent acts: one right step in every state."""
+"""The policy of a good rooms agent, which takes the right step in every state."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -48,8 +48,16 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to
-    give back; `reading` and `old_reading`: how the user's words for a time are read.
+    """A user's request.
+
+    Attributes:
+        intent: The kind of request.
+        day: The day as MM-DD.
+        hour: The hour, 0-23.
+        seats: The number of people; None if the user did not say it.
+        old: The booking to cancel.
+        reading: How the agent interprets the user's words for the time.
+        old_reading: How the agent interprets the user's words for the time of the old booking.
     """
 
     intent: Literal["book", "cancel", "move"]
@@ -62,11 +70,11 @@ class Request:
 
 
 def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
-    """Look what is free, book the smallest room that is large enough, give back the old one, say
-    what was done.
+    """Yield the steps of the agent: find the free rooms, book the smallest room that is large
+    enough, cancel the old booking, and answer.
 
-    Each word for a time stands beside what it means, and each room's seats beside the seats wanted:
-    a small model that does not write them down one by one takes any day, any hour and any room.
+    The notes pair each word for a time with its meaning, and each room's seats with the seats
+    wanted. A small model that does not write these pairs down chooses a random day, hour and room.
     """
     old = request.old or {}
     if request.intent == "cancel":
@@ -101,8 +109,8 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 
 def compare(free: dict[str, int], wanted: int) -> str:
-    """The free rooms beside the seats wanted, small to large, up to the first that is large
-    enough.
+    """Return the free rooms compared with the seats wanted, from small to large, up to the first
+    room that is large enough.
     """
     small = [f"{room} {seats} < {wanted}" for room, seats in free.items() if seats < wanted]
     large = [f"{room} {seats} >= {wanted}" for room, seats in free.items() if seats >= wanted]

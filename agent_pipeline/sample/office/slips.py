@@ -1,4 +1,6 @@
-"""How a rooms agent's changing call goes wrong, and what an agent that does not look makes up."""
+"""The slips of a rooms agent in changing calls, and the results that it makes up if it skips a
+look-up.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -10,27 +12,25 @@ from agent_pipeline.sample.world import Call
 
 
 def wrong_tool(call: Call, rng: Random) -> Call:
-    """Gives back instead of booking, or the other way round."""
+    """Cancel instead of booking, or book instead of canceling."""
     return replace(call, name="cancel" if call.name == "book" else "book")
 
 
 def invented_id(call: Call, rng: Random) -> Call:
-    """Names a room that this office does not have."""
+    """Use a room that this office does not have."""
     return replace(
         call, arguments={**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))}
     )
 
 
 def wrong_hour(call: Call, rng: Random) -> Call:
-    """Takes another hour than was asked for."""
+    """Use another hour than the user asked for."""
     hours = [hour for hour in HOURS if hour != call.arguments["hour"]]
     return replace(call, arguments={**call.arguments, "hour": rng.choice(hours)})
 
 
 def wrong_day(call: Call, rng: Random) -> Call:
-    """Swaps month and day, as one who reads dates the other way round; a day that reads alike
-    becomes the next month's.
-    """
+    """Swap month and day. If both are equal, use the next month instead."""
     month, day = call.arguments["day"].split("-")
     swapped = f"{day}-{month}" if day != month else f"{int(month) % 12 + 1:02d}-{day}"
     return replace(call, arguments={**call.arguments, "day": swapped})
@@ -45,7 +45,7 @@ SLIPS = {
 
 
 def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, Any]:
-    """One room that would be free and large enough."""
+    """Make up a free room that is large enough."""
     fitting = [room for room, seats in ROOMS.items() if seats >= (request.seats or 1)]
     room = rng.choice(fitting)
     return {room: ROOMS[room]}

@@ -1,6 +1,6 @@
-"""The office's tasks: what is wanted, what is free then, and how the calendar should end.
+"""The office's tasks: the user's wish, the free rooms, and the calendar at the end.
 
-The shares and ranges below are the knobs on difficulty.
+The shares and ranges below control the difficulty.
 """
 
 from dataclasses import replace
@@ -23,25 +23,30 @@ CASES = {
     "move": 12,
     "move, none free": 12,
 }
-"""What happens (relative shares); `too small`: no free room is large enough, and the user names
-another time; `none free`: the user leaves it at that, and a booking that was to be moved stays.
+"""The cases and their relative shares. In `too small`, no free room is large enough and the user
+names another time. In `none free`, the user does not name another time, and a booking that
+should be moved is kept.
 """
 
 FREE_ROOMS = (2, 4)
-"""Fewest and most rooms that are free at a time: the more, the longer the list to pick from."""
+"""The minimum and maximum number of free rooms at a time. More free rooms give a longer list to
+choose from.
+"""
 
 DAYS_AHEAD = (1, 20)
-"""How far ahead users plan, in days."""
+"""The minimum and maximum number of days between today and a booking."""
 
 UNFIT = ("book, too small", "book, none free", "move, none free")
-"""The cases in which no room that is free at first is large enough."""
+"""The cases in which no room that is free at the first time is large enough."""
 
 CHATTER = 0.25
-"""Probability of a greeting, and of thanks, in a first message."""
+"""The probability of a greeting, and of thanks, in a first message."""
 
 
 def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
-    """`count` tasks with ids `<prefix>-001`, ...; no two begin with the same message."""
+    """Return `count` tasks with ids `<prefix>-001`, and so on. All of them begin with different
+    messages.
+    """
     tasks: dict[str, Task] = {}
     for number, case in enumerate(deck(CASES, count, rng), start=1):
         while True:
@@ -52,7 +57,7 @@ def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
 
 
 def make_task(task_id: str, case: str, rng: Random) -> Task:
-    """One task: a calendar, the user's turns, and the calendar as it should become."""
+    """Return a task: a calendar, the user's turns, and the calendar at the end."""
     today = working_day(rng)
     soon, later, last = (
         today + timedelta(days=n)
@@ -116,8 +121,9 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
 def occupied(
     records: Records, day: date, hour: int, seats: int, fits: bool, rng: Random
 ) -> Records:
-    """Strangers' bookings at a time, so that a few rooms stay free, one of them large enough if and
-    only if `fits`.
+    """Return the records with other people's bookings, so that only a few rooms are free at a time.
+
+    One of the free rooms is large enough if and only if `fits` is true.
     """
     large = [room for room, size in ROOMS.items() if size >= seats]
     small = [room for room in ROOMS if room not in large]
@@ -134,7 +140,7 @@ def occupied(
 
 
 def booked(records: Records, day: date, hour: int, seats: int) -> Records:
-    """The records with the smallest free room that is large enough booked for the user."""
+    """Return the records with the smallest free room that is large enough booked for the user."""
     fitting = [
         room
         for room, size in ROOMS.items()

@@ -1,4 +1,4 @@
-"""How users of the office say days, hours and what they want: many forms, one meaning each."""
+"""The phrases of office users for days, hours and wishes. Each meaning has many forms."""
 
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -55,8 +55,8 @@ MOVE = (
 
 @dataclass(frozen=True)
 class When:
-    """A time in a user's words (`text`), and how a careful agent reads them (`reading`): `2 pm =
-    14:00`.
+    """A time as the user writes it (`text`), and as a careful agent interprets it (`reading`), such
+    as `2 pm = 14:00`.
     """
 
     text: str
@@ -64,7 +64,7 @@ class When:
 
 
 def say_when(day: date, hour: int, today: date, rng: Random) -> When:
-    """Day and hour, in this order or the other."""
+    """Return a day and an hour in random order and wording."""
     said_day, said_hour = say_day(day, today, rng), say_hour(hour, rng)
     parts = [said_day, f"at {said_hour}"]
     if rng.random() < 0.3:
@@ -75,8 +75,8 @@ def say_when(day: date, hour: int, today: date, rng: Random) -> When:
 
 
 def say_day(day: date, today: date, rng: Random) -> str:
-    """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on
-    9 April`, `on 04-09`.
+    """Return a day as a user writes it: `tomorrow`, `on Thursday` (within six days), `on April 9`,
+    `on 9 April` or `on 04-09`.
     """
     ahead = (day - today).days
     forms = [
@@ -93,8 +93,9 @@ def say_day(day: date, today: date, rng: Random) -> str:
 
 
 def read_day(day_words: str, day: date, today: date) -> str:
-    """A day in the user's words and as the tools take it; the days are counted from today on where
-    the user names no date.
+    """Return a day in the user's words and in the form of the tools.
+
+    If the user does not name a date, the days are listed from today to the day.
     """
     words = day_words.removeprefix("on ").removeprefix("this ")
     if words not in ("tomorrow", f"{day:%A}"):
@@ -104,7 +105,7 @@ def read_day(day_words: str, day: date, today: date) -> str:
 
 
 def say_hour(hour: int, rng: Random) -> str:
-    """An hour as a user says it: `14:00`, `2 pm`, `2pm`."""
+    """Return an hour as a user writes it: `14:00`, `2 pm` or `2pm`."""
     half, part_of_day = ("pm", "afternoon") if hour >= 12 else ("am", "morning")
     twelve = (hour - 1) % 12 + 1
     return rng.choice(
@@ -118,5 +119,7 @@ def say_hour(hour: int, rng: Random) -> str:
 
 
 def equals(words: str, value: str) -> str:
-    """What a user says beside what it is; once where both are the same."""
+    """Return the user's words and their value, such as `2 pm = 14:00`. Return only the value if
+    both are equal.
+    """
     return value if words == value else f"{words} = {value}"

@@ -1,4 +1,4 @@
-"""The office's state and tools: `free_rooms` reads the calendar, `book` and `cancel` change it."""
+"""The office's state and tools: `free_rooms` reads the calendar, and `book` and `cancel` change it."""
 
 from datetime import date
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from agent_pipeline.sample.world import Call, Records, World, tool
 
 ROOMS = {"Oak": 4, "Elm": 6, "Fir": 8, "Ash": 10, "Yew": 14, "Bay": 20}
-"""Seats by room, small to large."""
+"""The number of seats of each room, from small to large."""
 
 HOURS = range(8, 18)
-"""Full hours at which a meeting can begin; every meeting takes one hour."""
+"""The full hours at which a meeting can begin. Every meeting takes one hour."""
 
 
 def system(today: date) -> str:
-    """The agent's instructions on a given day; they say in which form the tools take days and
-    hours.
+    """Return the agent's instructions on a given day. They define the form of days and hours in
+    tool calls.
     """
     return (
         f"Today is {today:%A %m-%d}. Days are MM-DD, hours 0-23. Book the smallest free room with "
@@ -24,22 +24,22 @@ def system(today: date) -> str:
 
 
 def key(day: date) -> str:
-    """A day as the tools take it."""
+    """Return a day in the form of the tools."""
     return f"{day:%m-%d}"
 
 
 def slot(room: str, day: str, hour: int) -> str:
-    """The id of a booking: a room can be taken once at a time."""
+    """Return the id of a booking. A room can have one booking per hour."""
     return f"{room} {day} {hour:02d}"
 
 
 def booking(room: str, day: str, hour: int, by: str) -> dict[str, object]:
-    """A booking's record; `by` is `user` or `other`."""
+    """Return the record of a booking. `by` is `user` or `other`."""
     return {"room": room, "day": day, "hour": hour, "by": by}
 
 
 class Office(World):
-    """Bookings by slot; the rooms are always the same."""
+    """An office with bookings by slot. The rooms are always the same."""
 
     tools = (
         tool("free_rooms", day={"type": "string"}, hour={"type": "integer"}),
@@ -49,7 +49,7 @@ class Office(World):
     reads = frozenset({"free_rooms"})
 
     def free_rooms(self, day: str, hour: int) -> dict[str, int]:
-        """The seats of the rooms that are free then."""
+        """Return the free rooms at a time, and their seats."""
         return {
             room: seats
             for room, seats in ROOMS.items()
@@ -66,7 +66,7 @@ class Office(World):
         return {"ok": True}
 
     def cancel(self, room: str, day: str, hour: int) -> dict[str, object]:
-        """Give back a booking of the user."""
+        """Cancel a booking of the user."""
         if self.records.get(slot(room, day, hour), {}).get("by") != "user":
             return {"error": "no such booking"}
         del self.records[slot(room, day, hour)]
@@ -74,8 +74,8 @@ class Office(World):
 
 
 def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
-    """Whether an earlier `free_rooms` showed the room that this call books; a cancellation needs no
-    look-up.
+    """Return whether an earlier `free_rooms` showed the room that this call books. A cancellation
+    needs no look-up.
     """
     day, hour = call.arguments["day"], call.arguments["hour"]
     wanted = {"day": day, "hour": hour}
@@ -85,5 +85,5 @@ def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
 
 
 def with_booking(records: Records, room: str, day: str, hour: int, by: str = "user") -> Records:
-    """The records with one more booking."""
+    """Return the records with an additional booking."""
     return {**records, slot(room, day, hour): booking(room, day, hour, by)}

@@ -1,4 +1,4 @@
-"""How a good support agent acts: one right step in every state."""
+"""The policy of a good support agent, which takes the right step in every state."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -63,8 +63,13 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants. `key`: order id or full name (None: not said); `item`: which of the
-    orders; `units`: None is all.
+    """A user's request.
+
+    Attributes:
+        intent: The kind of request.
+        key: The order id or the full name; None if the user gave neither.
+        item: The item, if the user named it.
+        units: The number of units; None for all.
     """
 
     intent: Intent
@@ -74,8 +79,8 @@ class Request:
 
 
 def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
-    """Find the order, decide by the house rules, act, say what was done; ask back where something
-    is missing.
+    """Yield the steps of the agent: find the order, decide by the house rules, act, and answer. If
+    something is missing, ask for it.
     """
     if request.key is None:
         yield mind.voice("ask_key").after("Given: no id, no name.")
@@ -98,11 +103,13 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 
 def asked(request: Request, orders: int) -> str:
-    """What the user asks for and how many orders there are, said before anything is decided: a
-    small model that does not say how many units are meant, or that no item was named, refunds all
-    of an order, and acts on the first of two. What is refunded is written with the same words
-    before the product ("refund 1, tent" and "refund 1 of 3"): small models copy what followed the
-    same word before.
+    """Return the note before a decision: the user's request, and the number of orders that were
+    found.
+
+    Without this note, small models refund all units of an order although the user named fewer, or
+    act on the first of two orders although the user named no item. The refund is written with the
+    same words that precede the product ("refund 1, tent" and "refund 1 of 3"), because small models
+    copy the text that followed the same word before.
     """
     by_name = " " in (request.key or "")
     which = request.item or ("any" if by_name else request.key)
@@ -113,7 +120,9 @@ def asked(request: Request, orders: int) -> str:
 def act(
     request: Request, order: dict[str, Any], orders: int, mind: Mind
 ) -> Generator[Step, Any, None]:
-    """Do what the request asks with this order, one of `orders`, or say why not."""
+    """Yield the steps that fulfill the request for an order, or that explain why it is refused.
+    `orders` is the number of orders found.
+    """
     step = decide(request, order, orders, mind)
     if isinstance(step, Say):
         yield step
@@ -124,8 +133,9 @@ def act(
 
 
 def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Step:
-    """The right step by the house rules, with the facts that it rests on; an agent without rules
-    (`mind.obeys`) does as it is told.
+    """Return the right step by the house rules, with the facts that it relies on.
+
+    If `mind.obeys` is false, the agent ignores the rules and does what the user asks for.
     """
     order_id, status, days = order["order"], order["status"], order.get("days", 0)
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"

@@ -1,7 +1,8 @@
-"""The knobs on the difficulty of the shop's tasks.
+"""The settings for the difficulty of the shop's tasks.
 
-What needs a decision or a product (`refund part`, `unwanted ...`, the refusals), what is copying
-(`by id`), and how far a user's writing is from the canonical form of the arguments.
+They control how many tasks need a decision or a multiplication (`refund part`, `unwanted ...`, the
+refusals), how many need only copying (`by id`), and how much the users' writing differs from the
+canonical form of the arguments.
 """
 
 CASES = {
@@ -15,7 +16,7 @@ CASES = {
     "unwanted late": 5,
     "unwanted shipped": 5,
 }
-"""What is wanted, and the state of the order that decides it (relative shares)."""
+"""The users' wishes with the decisive state of the order, and their relative shares."""
 
 PATHS = {
     "by id": 28,
@@ -26,28 +27,28 @@ PATHS = {
     "ask which": 16,
     "instead": 12,
 }
-"""How the user leads the agent to the order; `instead`: a refused request about one order, then the
-case about another.
+"""The ways in which the user leads the agent to the order. In `instead`, the user first makes a
+refused request about one order, and then a request about another order.
 """
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
-"""Prices of one unit in dollars: round numbers keep price x units within a small model's reach;
-primes would not.
+"""Prices of one unit in dollars. They are round numbers, because small models can multiply round
+numbers but not primes.
 """
 
 MULTIPLE = 0.4
-"""Share of orders with 2 to 4 units where the case does not need them (`refund part` always
-does).
+"""The share of orders with 2 to 4 units among orders that do not need several units. Orders of
+`refund part` always have several units.
 """
 
 NEAR_WINDOW = 0.25
-"""Share of deliveries within 3 days of the end of the refund window, on either side."""
+"""The share of deliveries within 3 days before or after the end of the refund window."""
 
 UNTIDY_IDS = 0.12
-"""Share of order ids that users do not write in the canonical form."""
+"""The share of order ids that users do not write in the canonical form."""
 
 CHATTER = 0.25
-"""Probability of a greeting, and of thanks, in a first message."""
+"""The probability of a greeting, and of thanks, in a first message."""
 
 PERSONAL = {"": 94, "email": 2, "phone": 2, "card": 2}
-"""Shares of first messages with a personal detail, for redaction to find."""
+"""The shares of first messages with a personal detail that redaction must find."""

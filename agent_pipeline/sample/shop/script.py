@@ -1,6 +1,4 @@
-"""What a shop user says in turn, and what each turn means, by the path on which the agent is led to
-the order.
-"""
+"""The turns of a shop user and their meaning, for each path on which the agent is led to the order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,11 +16,16 @@ Turns = tuple[Turn, ...]
 
 @dataclass(frozen=True)
 class Plot:
-    """What there is to say: the intent, the order meant, how many of its units (None: all), and
-    what may lead astray.
+    """The facts of a user's story.
 
-    `other_item` is in the user's other order, `other_intent` what is asked of it in vain;
-    `wrong_id` is an id that nobody has.
+    Attributes:
+        intent: The user's intent.
+        order: The order that the user means.
+        units: The number of units that the user means; None for all.
+        other_item: The item in the user's other order.
+        other_intent: The request about the other order, which the agent must refuse.
+        wrong_id: An id that no order has.
+        rng: The random stream for wording.
     """
 
     intent: Intent
@@ -35,12 +38,12 @@ class Plot:
 
     @property
     def item(self) -> str:
-        """The item as ordered, `mug` or `mugs`."""
+        """Return the item as it was ordered, such as `mug` or `mugs`."""
         return wording.things(self.order["item"], self.order["units"])
 
     @property
     def thing(self) -> str:
-        """The thing that it is about, `the mugs` or `one of the two mugs`."""
+        """Return a phrase for what the user means, such as `the mugs` or `one of the two mugs`."""
         return (
             f"the {self.item}"
             if self.units is None
@@ -49,54 +52,54 @@ class Plot:
 
     @property
     def by_name(self) -> Request:
-        """The request of a user who gives a name and says which item."""
+        """Return the request of a user who gives a name and an item."""
         return Request(self.intent, self.order["customer"], self.order["item"], self.units)
 
     @property
     def by_id(self) -> Request:
-        """The request of a user who gives the order's id."""
+        """Return the request of a user who gives the order's id."""
         return replace(self.by_name, key=self.order["order"], item=None)
 
     def ask(self, what: str, *, named: bool = False, intent: Intent | None = None) -> str:
-        """A first message: what is wanted, with or without the user's name."""
+        """Return a first message with the user's wish, with or without the user's name."""
         name = self.pick(wording.BY_NAME, name=self.order["customer"]) if named else ""
         return chatter(
             self.pick(wording.ASKS[intent or self.intent], what=what) + name, CHATTER, self.rng
         )
 
     def ask_with(self, order_id: str) -> str:
-        """A first message that names the order by an id, with or without the item."""
+        """Return a first message that names the order by its id, with or without the item."""
         forms = (
             wording.BY_ID if self.units is not None or self.rng.random() < 0.3 else wording.WHOLE
         )
         return self.ask(self.rng.choice(forms).format(thing=self.thing, id=self.written(order_id)))
 
     def pick(self, forms: tuple[str, ...], **slots: str) -> str:
-        """One of the forms, filled in, beginning as a sentence does."""
+        """Return a random form, filled in and capitalized like the beginning of a sentence."""
         return wording.first_upper(self.rng.choice(forms).format(**slots))
 
     def written(self, order_id: str) -> str:
-        """An order id as this user writes it."""
+        """Return an order id as this user writes it."""
         return wording.written_id(order_id, UNTIDY_IDS, self.rng)
 
 
 def turns(path: str, plot: Plot) -> Turns:
-    """The turns of a path, by its name in `difficulty.PATHS`."""
+    """Return the turns of a path, by its name in `difficulty.PATHS`."""
     return SCRIPTS[path](plot)
 
 
 def by_id(plot: Plot) -> Turns:
-    """The id is given at once."""
+    """Return the turns of a user who gives the id at once."""
     return (Turn(plot.ask_with(plot.order["order"]), plot.by_id),)
 
 
 def by_name(plot: Plot) -> Turns:
-    """Name and item are given at once; the user has one order, or two."""
+    """Return the turns of a user who gives name and item at once. The user has one or two orders."""
     return (Turn(plot.ask(plot.thing, named=True), plot.by_name),)
 
 
 def ask_id(plot: Plot) -> Turns:
-    """Neither id nor name: one of them is given when asked for."""
+    """Return the turns of a user who gives an id or a name only when the agent asks for it."""
     unnamed = Turn(plot.ask(plot.thing), replace(plot.by_name, key=None))
     if plot.rng.random() < 0.6:
         return unnamed, Turn(
@@ -106,13 +109,13 @@ def ask_id(plot: Plot) -> Turns:
 
 
 def wrong_id(plot: Plot) -> Turns:
-    """The id is wrong at first."""
+    """Return the turns of a user who first gives a wrong id."""
     first = Turn(plot.ask_with(plot.wrong_id), replace(plot.by_id, key=plot.wrong_id))
     return first, Turn(plot.pick(wording.CORRECT, id=plot.written(plot.order["order"])), plot.by_id)
 
 
 def ask_which(plot: Plot) -> Turns:
-    """The user has two orders and does not say which is meant."""
+    """Return the turns of a user who has two orders and does not say which order is meant."""
     vague = (
         "my order"
         if plot.units is None
@@ -123,7 +126,9 @@ def ask_which(plot: Plot) -> Turns:
 
 
 def instead(plot: Plot) -> Turns:
-    """The user asks something of the other order that the rules refuse, then comes to the point."""
+    """Return the turns of a user who first asks for something that the rules refuse, and then makes
+    the real request about another order.
+    """
     vain = Request(plot.other_intent, plot.order["customer"], plot.other_item)
     first = Turn(
         plot.ask(f"the {plot.other_item} order", named=True, intent=plot.other_intent), vain

@@ -1,5 +1,5 @@
-"""The shop's tasks: what is wanted (a case), how the order is named (a path), and how the world
-should end.
+"""The shop's tasks: the user's wish (a case), the way in which the user names the order (a path),
+and the final state of the world.
 """
 
 from dataclasses import replace
@@ -24,11 +24,13 @@ ITEMS = ("kettle", "lamp", "mug", "chair", "desk", "clock", "rug", "towel", "pil
          "bowl", "tent", "backpack", "jacket", "shirt", "scarf", "helmet", "radio", "camera", "suitcase", "keyboard",
          "toaster")  # fmt: skip
 REFUSED = ("refund late", "cancel shipped", "unwanted late", "unwanted shipped")
-"""The cases in which the house rules say no."""
+"""The cases in which the house rules forbid the request."""
 
 
 def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
-    """`count` tasks with ids `<prefix>-001`, ...; no two begin with the same message."""
+    """Return `count` tasks with ids `<prefix>-001`, and so on. All of them begin with different
+    messages.
+    """
     decks = deck(CASES, count, rng), deck(PATHS, count, rng), deck(PERSONAL, count, rng)
     tasks: dict[str, Task] = {}
     for number, (case, path, detail) in enumerate(zip(*decks, strict=True), start=1):
@@ -42,16 +44,14 @@ def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
 
 
 def with_personal(task: Task, detail: str, rng: Random) -> Task:
-    """The task, with a personal detail at the end of its first message."""
+    """Return the task with a personal detail at the end of its first message."""
     first, *others = task.turns
     first = replace(first, text=first.text + personal_detail(detail, rng))
     return replace(task, turns=(first, *others), personal=detail)
 
 
 def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
-    """One task: the user's order (or two) in the given state among a stranger's orders, the turns,
-    and the goal.
-    """
+    """Return a task: the user's orders among a stranger's orders, the turns, and the goal."""
     main_id, other_id, wrong_id, *strange_ids = (
         f"{rng.choice('KRT')}{n}" for n in rng.sample(range(100, 1000), 6)
     )
@@ -78,7 +78,9 @@ def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
 
 
 def goal_of(case: str, start: Records, main: dict[str, Any], units: int | None) -> Records:
-    """The state that the house rules lead to; `units` are those to be refunded (None: all)."""
+    """Return the final state by the house rules. `units` is the number of units to refund (None for
+    all).
+    """
     if case in REFUSED:
         return start
     if main["status"] == "open":
@@ -87,7 +89,7 @@ def goal_of(case: str, start: Records, main: dict[str, Any], units: int | None) 
 
 
 def an_order(order_id: str, name: str, item: str, case: str, rng: Random) -> dict[str, Any]:
-    """An order in the state that the case needs."""
+    """Return an order in the state that the case needs."""
     units = rng.randint(2, 4) if case == "refund part" or rng.random() < MULTIPLE else 1
     status = next((state for state in ("open", "shipped") if case.endswith(state)), "delivered")
     near = rng.random() < NEAR_WINDOW

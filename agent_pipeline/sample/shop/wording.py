@@ -1,4 +1,4 @@
-"""How users say what they want from the shop: many forms, one meaning each."""
+"""The phrases of shop users. Each meaning has many forms."""
 
 from random import Random
 
@@ -92,21 +92,22 @@ NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
 def things(item: str, units: int) -> str:
-    """`3, "mug"` → `mugs`: the item in the number ordered (plurals in the sample's catalogue are
-    regular).
+    """Return the item in the singular or plural, such as `mugs` for 3 units. All plurals in the
+    sample are regular.
     """
     return item if units == 1 else f"{item}s"
 
 
 def part(item: str, wanted: int, units: int, rng: Random) -> str:
-    """`one of the three mugs`, in words or digits."""
+    """Return a phrase such as `one of the three mugs`, with numbers in words or digits."""
     say = rng.choice((lambda n: NUMBERS[n], str))
     return f"{say(wanted)} of the {say(units)} {item}s"
 
 
 def written_id(order_id: str, untidy: float, rng: Random) -> str:
-    """An order id as a user writes it: with probability `untidy` not in the canonical form (`K482`
-    → `k-482`).
+    """Return an order id as a user writes it.
+
+    With probability `untidy`, it is not in the canonical form (`k-482` instead of `K482`).
     """
     if rng.random() >= untidy:
         return order_id
@@ -124,5 +125,5 @@ def written_id(order_id: str, untidy: float, rng: Random) -> str:
 
 
 def first_upper(text: str) -> str:
-    """The text with a capital first letter, as a sentence begins."""
+    """Return the text with a capital first letter, like the beginning of a sentence."""
     return text[:1].upper() + text[1:]

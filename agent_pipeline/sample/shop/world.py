@@ -1,4 +1,6 @@
-"""The shop's state and tools: `find_orders` reads it, `refund` and `cancel` change it."""
+"""The shop's state and tools: `find_orders` reads the orders, and `refund` and `cancel` change
+them.
+"""
 
 import re
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 from agent_pipeline.sample.world import Call, Records, World, tool
 
 RETURN_DAYS = 30
-"""The house rule: refunds up to this many days after delivery."""
+"""The house rule: the number of days after delivery during which a refund is possible."""
 
 SYSTEM = (
     f"Find orders by id (like K482), else by name. Refund price x units within {RETURN_DAYS} days. "
@@ -19,7 +21,9 @@ LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")
 def order(
     order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0
 ) -> dict[str, Any]:
-    """An order's record. `price` is for one unit, in dollars; `days` counts from delivery."""
+    """Return the record of an order. `price` is the price of one unit in dollars. `days` is the
+    number of days since delivery.
+    """
     record = {
         "order": order_id,
         "customer": customer,
@@ -32,7 +36,7 @@ def order(
 
 
 class Shop(World):
-    """Orders by id."""
+    """A shop with orders by id."""
 
     tools = (
         tool("find_orders", query={"type": "string"}),
@@ -42,8 +46,8 @@ class Shop(World):
     reads = frozenset({"find_orders"})
 
     def find_orders(self, query: str) -> dict[str, str]:
-        """The orders with this id, or of the customer with this full name, a line each; none:
-        `{}`.
+        """Return one line per order with this id, or of the customer with this full name. Return
+        `{}` if there are no such orders.
         """
         return {
             key: line(record)
@@ -52,7 +56,7 @@ class Shop(World):
         }
 
     def refund(self, order: str, amount: int) -> dict[str, object]:
-        """Pay `amount` dollars back."""
+        """Refund `amount` dollars."""
         if order not in self.records:
             return {"error": "unknown order"}
         record = self.records[order]
@@ -60,7 +64,7 @@ class Shop(World):
         return {"ok": True}
 
     def cancel(self, order: str) -> dict[str, object]:
-        """Cancel an order, in whatever state it is."""
+        """Cancel an order, regardless of its state."""
         if order not in self.records:
             return {"error": "unknown order"}
         self.records[order]["status"] = "cancelled"
@@ -68,21 +72,22 @@ class Shop(World):
 
 
 def line(record: dict[str, object]) -> str:
-    """An order as the tool shows it, `2 x mug at $15, delivered 12 days ago`: JSON fields would
-    cost half as much again.
+    """Return an order as the tool shows it, such as `2 x mug at $15, delivered 12 days ago`.
+
+    JSON fields would cost half as many tokens again.
     """
     age = f" {record['days']} days ago" if record["status"] == "delivered" else ""
     return f"{record['units']} x {record['item']} at ${record['price']}, {record['status']}{age}"
 
 
 def read_line(order_id: str, text: str) -> dict[str, object]:
-    """What an agent reads in a line of `find_orders`: the record again, less the customer."""
+    """Return the record that an agent reads from a line of `find_orders`. The customer is missing."""
     units, item, price, status, days = LINE.fullmatch(text).groups()
     return order(order_id, "", item, int(units), int(price), status, int(days or 0))
 
 
 def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
-    """Whether an earlier `find_orders` showed the order that this call changes."""
+    """Return whether an earlier `find_orders` showed the order that this call changes."""
     return any(
         call.arguments["order"] in orders_found
         for past, orders_found in results
@@ -91,5 +96,5 @@ def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
 
 
 def after(records: Records, order_id: str, **changes: object) -> Records:
-    """The records as they should be once `order_id` has these changes."""
+    """Return the records with changes to one order."""
     return {**records, order_id: {**records[order_id], **changes}}
