@@ -1,8 +1,9 @@
-"""From a trained adapter to files that llama.cpp and Ollama serve, with proof that they are the
-trained model.
+"""The export of a trained adapter to files for llama.cpp and Ollama, with checks that the files
+behave like the trained model.
 
-`gguf_export.export` runs the whole way: `merge` (adapter into base, checked by logits), `converter`
-(llama.cpp's own script as a subprocess), `llama` (the file loaded by a real llama.cpp), `parity`
-(its template, tokens and greedy answers against transformers'). `ollama` writes the Modelfile and
-registers the result with Ollama.
+`gguf_export.export` runs all steps. `merge` merges the adapter into the base model and compares
+logits. `converter` runs llama.cpp's own script as a subprocess. `llama` loads a file in a real
+llama.cpp. `parity` compares its template, tokens and greedy answers with those of transformers.
+`ollama` writes the Modelfile and registers the model with Ollama. The decision to serve an export
+is in the room `promotion`.
 """

@@ -1,7 +1,7 @@
-"""Conversations as a client and llama.cpp's server hold them: what the server is sent, and what it
-shows the model from the second turn on.
+"""Conversations between a client and llama.cpp's server: the messages that the client sends, and
+the prompt that the server makes of them from the second turn on.
 
-The model's answers are not judged here; `gate` and `parity` do that.
+The model's answers are judged in `served_answers` and `parity`, not here.
 """
 
 from collections.abc import Sequence
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
     pass
 
 LEAST_TURNS = 3
-"""A conversation with as many of the assistant's turns shows what the server makes of its own
-answers, twice.
+"""Minimum number of assistant turns in a conversation that shows twice how the server renders its
+own answers.
 """
 
 BLANKS = " \n\r\t"
-"""What our template cuts off behind words before a call."""
+"""The characters that our template removes after the words before a call."""
 
 LONGEST = 4
-"""Turns that are played of one conversation."""
+"""Maximum number of turns that are played of one conversation."""
 
 
 def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> list[Message]:
     """Return recorded messages as a client sends them to llama.cpp's server.
 
-    The server returns the words before a call with the line end that stands before the call, and
-    clients send back what they were given.
+    The server returns the words before a call together with the line end before the call, and
+    clients send this text back.
 
     Args:
-        messages: The recorded messages. shown: The rendered conversation. Words that no line end
-        follows there (gpt-oss ends them with a token) are returned without one.
+        messages: The recorded messages.
+        shown: The rendered conversation. If no line end follows the words there (gpt-oss ends them
+            with a token), the words are returned without a line end.
     """
     sent = []
     for message in with_plain_ids([drop_keys(message, THOUGHT) for message in messages]):
@@ -54,7 +55,7 @@ def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> li
 
 
 def turns_of(messages: Sequence[Message]) -> int:
-    """Return how many messages are the assistant's."""
+    """Return the number of assistant messages."""
     return sum(message["role"] == "assistant" for message in messages)
 
 
@@ -66,18 +67,18 @@ def play(
     max_new_tokens: int,
 ) -> Played:
     """Play conversations of several turns at the server's OpenAI-compatible interface, as a client
-    plays them.
+    does.
 
-    The model answers. Its answer is sent back as the server returned it, with the recorded results
-    and the user's next words. At each turn the server's prompt is compared with the prompt of a
-    training row in which the model said the same.
+    The model's answer is sent back as the server returned it, followed by the recorded results and
+    the user's next words. At each turn, the server's prompt is compared with the prompt of a
+    training row that contains the same answers.
 
     Args:
         llama: The server.
         renderer: The model's tokenizer with its chat template.
-        conversations: Held-out conversations; those with the most turns are played.
-        most: How many are played.
-        max_new_tokens: The longest answer.
+        conversations: Held-out conversations. The conversations with the most turns are played.
+        most: The maximum number of conversations to play.
+        max_new_tokens: The maximum number of tokens in an answer.
     """
     played = Played()
     longest = sorted(conversations, key=lambda conversation: -turns_of(conversation["messages"]))
@@ -96,10 +97,10 @@ class _Conversation:
         llama: The server.
         renderer: The model's tokenizer with its chat template.
         tools: The tool schemas.
-        max_new_tokens: The longest answer.
+        max_new_tokens: The maximum number of tokens in an answer.
         played: The counts of all conversations.
-        sent: The messages as the client holds them.
-        trained: The messages as a training row holds them.
+        sent: The messages as the client has them.
+        trained: The messages as a training row has them.
         turns: The number of answers so far.
     """
 
@@ -113,8 +114,8 @@ class _Conversation:
     turns: int = 0
 
     def play(self, messages: Sequence[Message]) -> None:
-        """Play until the conversation is over, `LONGEST` turns were played, or the model and the
-        recorded agent do different things.
+        """Play until the conversation ends, `LONGEST` turns were played, or the model and the
+        recorded agent act differently.
         """
         unanswered: list[str] = []
         for message in messages:
@@ -138,11 +139,11 @@ class _Conversation:
             self.trained += results
 
     def _answer(self) -> bool:
-        """Add the model's next answer; return whether the conversation goes on."""
+        """Add the model's next answer, and return whether the conversation continues."""
         try:
             answer = self._ask()
         except ExportError:
-            # A call that the limit cut off cannot be read, and the context may be too short for
+            # A call that the token limit cut off cannot be parsed, or the context is too short for
             # this turn.
             self.played.parted += 1
             return False
@@ -154,7 +155,7 @@ class _Conversation:
         return True
 
     def _ask(self) -> tuple[Message, Message] | None:
-        """Return the model's next answer as the client gets it and as a training row would hold it;
+        """Return the model's next answer as the client receives it and as a training row has it, or
         None if the conversation ends here.
         """
         prompt = self.renderer.prompt_ids(self.trained, self.tools)
@@ -163,7 +164,7 @@ class _Conversation:
             self.played.turns += 1
             self.played.equal += served == prompt
         if served != prompt:
-            # A first prompt that differs is a matter of `check_template`.
+            # A difference in the first prompt is reported by `check_template`.
             if self.turns and not self.played.difference:
                 self.played.difference = _difference(self.renderer, prompt, served, self.turns + 1)
             return None
@@ -185,7 +186,7 @@ class _Conversation:
                 if fields.get(key) is not None
             },
         )
-        # A row has the words before a call without the line end that stands before the call.
+        # A training row has the words before a call without the line end before the call.
         words = answer.get("content") or ""
         return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 

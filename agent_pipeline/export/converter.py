@@ -1,9 +1,9 @@
-"""Hugging Face directory → GGUF, by llama.cpp's own `convert_hf_to_gguf.py`, and LoRA adapter →
-GGUF by its classes.
+"""The conversion of a Hugging Face folder to GGUF by llama.cpp's own `convert_hf_to_gguf.py`, and
+of a LoRA adapter to GGUF by the script's classes.
 
-The script is another project's code and wants its own version of the `gguf` package, so it is
-neither copied into this project nor imported: it is found on disk and run in a process of its own,
-with its folder first on the path. https://github.com/ggml-org/llama.cpp
+The script belongs to another project and needs its own version of the `gguf` package. So it is
+neither copied into this project nor imported. It is found on disk and runs as a subprocess with its
+folder first on the path. https://github.com/ggml-org/llama.cpp
 """
 
 import os
@@ -16,13 +16,16 @@ from agent_pipeline.errors import ExportError
 
 SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
-"""The precisions that the converter itself writes; `quantizer.K_QUANTS` are made of these."""
+"""The precisions that the converter writes itself. `quantizer.K_QUANTS` are made from these files.
+"""
 
 LORA = "lora"
-"""The adapter alone, for llama.cpp's server over a base that many adapters share."""
+"""The type of an export that is only the adapter, for llama.cpp's server with a base model that
+many adapters share.
+"""
 
 OUT = "<out>"
-"""Stands in a command for the file to write."""
+"""The placeholder in a command for the file to write."""
 
 USUAL_PLACES = (
     "~/llama.cpp",
@@ -35,19 +38,21 @@ USUAL_PLACES = (
 
 
 def installed_folder() -> Path:
-    """Where `make install` puts the pinned converter (`requirements/converter.txt`)."""
+    """Return the folder into which `make install` installs the pinned converter
+    (`requirements/converter.txt`).
+    """
     return Path(sys.prefix) / "share" / "agent-pipeline" / "llama-cpp-convert"
 
 
 def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
-    """The converter script: explicit path, then `$LLAMA_CPP_PATH`, then the pinned package, then
-    the usual places.
+    """Return the converter script.
 
-    A path may be the script or the llama.cpp folder that holds it. One that was *named* and does
-    not lead to a script is an error, never silently passed over.
+    The search order is the explicit path, `$LLAMA_CPP_PATH`, the pinned package, and the usual
+    places. A path may be the script or the llama.cpp folder that contains it. If a given path does
+    not lead to a script, an error is raised, and the other places are not searched.
 
     Raises:
-        ExportError: there is none.
+        ExportError: There is no converter.
     """
     for origin, value in (
         ("the setting llama_cpp", explicit),
@@ -74,11 +79,14 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
 
 
 def environment(script: Path) -> dict[str, str]:
-    """The subprocess's environment: the script's own `gguf` wins over any in site-packages; nothing
-    is fetched from the network.
+    """Return the subprocess's environment variables.
+
+    The script's own `gguf` package comes before any package in site-packages, and nothing is loaded
+    from the network.
     """
     folder = script.parent
-    # A git checkout keeps its gguf package under gguf-py/, the pinned package beside the script.
+    # A git checkout has its gguf package in gguf-py/, and the pinned package has it next to the
+    # script.
     package_folders = [str(path) for path in (folder / "gguf-py", folder) if path.is_dir()]
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     return {
@@ -98,14 +106,19 @@ def convert(
     llama_cpp_path: str | os.PathLike[str] | None = None,
     name: str = "",
 ) -> Path:
-    """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears
-    complete or not at all.
+    """Convert a model folder (config, safetensors, tokenizer) to a GGUF file. The file appears only
+    when it is complete.
 
-    `name` is the model's name inside the file (`general.name`); without one the converter takes the
-    folder's.
+    Args:
+        model_dir: The folder of the model.
+        out_file: The GGUF file to write.
+        outtype: The type of the file.
+        llama_cpp_path: A checkout of llama.cpp; None for the installed converter.
+        name: The model's name inside the file (`general.name`). By default, the converter uses the
+            folder's name.
 
     Raises:
-        ExportError: no converter, or the converter failed (with its last line).
+        ExportError: There is no converter, or the converter failed. The message has its last line.
     """
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
@@ -139,14 +152,20 @@ def convert_lora(
     out_file: Path,
     llama_cpp_path: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`,
-    in f16.
+    """Convert a LoRA adapter (PEFT's folder) to a GGUF file in f16.
+
+    Args:
+        base_dir: The folder of the base model.
+        adapter_dir: The folder of the adapter.
+        out_file: The GGUF file to write.
+        llama_cpp_path: A checkout of llama.cpp; None for the installed converter.
 
     Raises:
-        ExportError: no converter, or the adapter is more than a plain LoRA.
+        ExportError: There is no converter, or the adapter is not a plain LoRA.
     """
     script = find_converter(llama_cpp_path)
-    # -P: the folder of a script is not first on its path, where our modules could hide others.
+    # With -P, the script's folder is not first on the path, where our modules could hide other
+    # modules.
     command = [
         sys.executable,
         "-P",
@@ -167,14 +186,21 @@ def convert_lora(
 def run_tool(
     command: list[str], out_file: Path, what: str, env: dict[str, str], otherwise: str
 ) -> Path:
-    """Runs one of llama.cpp's tools, which is to write `OUT`; the file appears complete or not at
-    all.
+    """Run a tool of llama.cpp that writes the file `OUT`. The file appears only when it is
+    complete.
+
+    Args:
+        command: The command, with `OUT` for the file to write.
+        out_file: The file.
+        what: The name of the step, for the error message.
+        env: The environment variables.
+        otherwise: The remedy, for the error message.
 
     Raises:
-        ExportError: it failed; says `what`, its last line, and what to do `otherwise`.
+        ExportError: The tool failed. The message has its last line.
     """
     out_file.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays .gguf: the converter puts a name of its own choosing beside any other.
+    # The suffix must stay .gguf, because the converter adds a name of its own to any other suffix.
     unfinished = out_file.with_name(f".{out_file.stem}.unfinished.gguf")
     try:
         done = run([str(unfinished) if part == OUT else part for part in command], env=env)
@@ -191,7 +217,7 @@ def run_tool(
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a program that can ask nothing, to its end. What it says is captured."""
+    """Run a program without input to its end, and capture its output."""
     options |= {
         "capture_output": True,
         "encoding": "utf-8",
@@ -202,8 +228,10 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line of errors, else of output, with something on it, as a terminal would show it
-    (progress bars overwrite themselves with `\\r`).
+    """Return the last non-empty line of the error output, or of the standard output, as a terminal
+    shows it.
+
+    Progress bars overwrite themselves with `\\r`.
     """
     lines = [
         line.split("\r")[-1].strip()

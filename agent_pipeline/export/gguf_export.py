@@ -1,9 +1,11 @@
-"""The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
+"""The whole export of an adapter into one folder: merged model, GGUF files, checks, and Modelfile.
 
-model-f16.gguf, model-q8_0.gguf   the model adapter.gguf                      the adapter alone, for
-a base that many share, where it is asked for parity.json                       the report, below
-Modelfile                         for `ollama create`; not where the adapter is served, which Ollama
-takes no more
+    model-f16.gguf, model-q8_0.gguf   the whole model
+    adapter.gguf                      the adapter alone, for a shared base model, if requested
+    parity.json                       the report
+    Modelfile                         for `ollama create`
+
+There is no Modelfile if the adapter is served, because Ollama does not accept adapters anymore.
 """
 
 import json
@@ -58,12 +60,13 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import matches_checksum, write_checksum
 
 LOGIT_PROMPTS = 4
-"""Prompts on which logits are compared."""
+"""Number of prompts on which logits are compared."""
 
 EXACT_PROMPTS = 24
-"""Prompts that an f16 or f32 file answers beside a quantised one, which answers all, and is served
-where it passes. What is wrong with a file that hardly rounds a weight is wrong everywhere, and its
-answers must be the merged model's word for word.
+"""Number of prompts that an f16 or f32 file answers if there is also a quantized file, which
+answers all prompts. A few prompts are enough, because an error in a file that hardly rounds its
+weights appears at every prompt, and its answers must equal the merged model's answers word for
+word.
 """
 
 LEAST_KEPT = 0.9
@@ -75,10 +78,10 @@ class ExportRows:
     """The rows that an export reads.
 
     Attributes:
-        conversations: Held-out `{"messages", "tools"}`. An f16 or f32 file beside a quantised file
-            answers the first `EXACT_PROMPTS`, and every other file answers all of them.
-        measured: Training rows of an importance matrix for k-quants.
-        trained: Training rows, whose calls are counted in `limits` if a server cannot serve them.
+        conversations: Held-out conversations. An f16 or f32 file next to a quantized file answers
+            the first `EXACT_PROMPTS` of them. Every other file answers all of them.
+        measured: Training rows for the importance matrix of k-quants.
+        trained: Training rows whose calls are counted in `limits` if a server cannot serve them.
     """
 
     conversations: Sequence[DatasetRow]
@@ -88,17 +91,19 @@ class ExportRows:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What is exported, and what must hold of it.
+    """Options of an export.
 
     Attributes:
         outtypes: The types of the files.
-        max_new_tokens: The longest compared answer.
-        longest_row: The tokens of the longest training row, for `num_ctx`; 0 if it is not known.
+        max_new_tokens: The maximum number of tokens in a compared answer.
+        longest_row: The number of tokens in the longest training row, for `num_ctx`; 0 if it is not
+            known.
         name: The model's name inside the GGUF.
         llama_cpp_path: A checkout of llama.cpp; None for the installed converter.
-        least_kept: The least share of the merged model's decisions and calls that a file keeps.
-        bases: Where the GGUF files of base models are kept, which adapters share; None for the
-            folder of the export.
+        least_kept: The minimum share of the merged model's decisions and calls that a file must
+            keep.
+        bases: The folder for the GGUF files of base models, which adapters share; None for the
+            parent of the export's folder.
     """
 
     outtypes: Sequence[str] = ("f16", "q8_0")
@@ -110,10 +115,10 @@ class ExportOptions:
     bases: Path | None = None
 
     def check(self) -> None:
-        """Check what can be known before the minutes are spent.
+        """Check the options before the slow steps begin.
 
         Raises:
-            ExportError: a type is not known, or llama.cpp's converter or quantizer is missing.
+            ExportError: A type is not known, or llama.cpp's converter or quantizer is missing.
         """
         check_outtypes(self.outtypes)
         find_converter(self.llama_cpp_path)
@@ -123,7 +128,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The adapter as a GGUF of its own, and the GGUF of its base model."""
+    """The GGUF of an adapter, and the GGUF of its base model."""
 
     base: Path
     adapter: Path
@@ -131,12 +136,12 @@ class AdapterFiles:
 
 @dataclass(frozen=True)
 class MergedFrom:
-    """What is known of a model that was merged with an adapter.
+    """The facts about a model that was merged with an adapter.
 
     Attributes:
-        logits: What merging changed.
-        files: The adapter as a file of its own; None if that is not asked for or not possible.
-        why_no_files: Why the adapter cannot be a file of its own; empty if it can.
+        logits: The differences of logits that merging caused.
+        files: The adapter as a separate file; None if it was not requested or is not possible.
+        why_no_files: The reason why the adapter cannot be a separate file; empty if it can.
     """
 
     logits: MergeLogits
@@ -152,27 +157,29 @@ def export(
     options: ExportOptions,
     progress: Progress = silent,
 ) -> ExportReport:
-    """Export an adapter, and prove that what was exported is what was trained.
+    """Export an adapter, and check that the exported files behave like the trained model.
 
     Args:
         base: The base model.
-        adapter_dir: The adapter.
-        out_dir: The folder of the files, complete when this returns.
+        adapter_dir: The folder of the adapter.
+        out_dir: The folder of the files, which is complete when this function returns.
         rows: The rows.
         options: The options.
-        progress: Called as the work goes on.
+        progress: A callback that reports progress.
 
     Returns:
-        The report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter if it
-        was asked for and passed, else the smallest whole model that passed. `failed` says by type
-        why a file is not to be served: it keeps fewer than `least_kept` of the merged model's
-        decisions or of its calls. `ok` is False if nothing is left, or if an f16 or f32 file gives
-        fewer than `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to
-        a near-tie). The caller decides what follows.
+        The report (`parity.json`). `ollama.gguf` is the file to serve: the adapter if it was
+        requested and passed the checks, otherwise the smallest whole model that passed. `failed`
+        has the reason, by type, why a file must not be served: it keeps less than `least_kept` of
+        the merged model's decisions or calls. `ok` is False if no file is left, or if the answers
+        of an f16 or f32 file agree with the merged model's answers (exactly, or up to a near-tie)
+        on less than `parity.GREEDY_THRESHOLD` of the prompts. The caller decides about the
+        consequences.
 
     Raises:
-        ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens
-            differ.
+        ExportError: A step fails, logits disagree, or the template or the tokens differ.
+        ModelError: A model cannot be loaded.
+        DataError: There are no held-out conversations.
     """
     options.check()
     renderer = read_renderer(adapter_dir, base.trust_remote_code)
@@ -202,7 +209,7 @@ def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) 
     The file is converted again if it does not match its checksum.
 
     Raises:
-        ExportError: the base model cannot be converted.
+        ExportError: The base model cannot be converted.
     """
     file = base_gguf_file(folder, base.name, base.revision)
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,18 +221,18 @@ def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) 
 
 
 def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
-    """Where the GGUF of a base model is kept."""
+    """Return the path of a base model's GGUF."""
     return folder / f"base-{hash_json([name, revision])[:16]}-f16.gguf"
 
 
 @dataclass
 class FileAnswers:
-    """What llama.cpp makes of each file, by its type.
+    """The results of llama.cpp for each file, by the file's type.
 
     Attributes:
         answered: The greedy answers.
         template: The compared texts; None for a model without a template.
-        served: The server's answers, by the number of the prompt.
+        served: The server's answers by the number of the prompt.
         played: The played conversations.
         limit: The context of the model in tokens; None if no file was loaded.
     """
@@ -245,24 +252,27 @@ def export_whole(
     progress: Progress = silent,
     merged_from: MergedFrom | None = None,
 ) -> ExportReport:
-    """Export a model that is whole already, and prove the files.
+    """Export a model that is already whole, and check the files.
 
-    A model without a chat template of its own has its answers compared on the conversations' words
-    alone. It is served with the template of its family in Ollama's library, if an Ollama has that.
+    If the model has no chat template, its answers are compared only on the words of the
+    conversations. It is served with the template of its family from Ollama's library, if an Ollama
+    has this template.
 
     Args:
         whole: The model.
         out_dir: The folder of the files.
         rows: The rows.
         options: The options.
-        progress: Called as the work goes on.
-        merged_from: What is known of a merged model; None if the model was never merged.
+        progress: A callback that reports progress.
+        merged_from: The facts about a merged model; None if the model was never merged.
 
     Returns:
-        As `export`.
+        The report, as from `export`.
 
     Raises:
-        ExportError, ModelError, DataError: as `export`.
+        ExportError: As `export`.
+        ModelError: As `export`.
+        DataError: As `export`.
     """
     options.check()
     outtypes, max_new_tokens = options.outtypes, options.max_new_tokens
@@ -369,7 +379,7 @@ def export_whole(
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """A GGUF of a whole model, and perhaps an adapter over it."""
+    """A GGUF of a whole model, or of a base model with an adapter."""
 
     path: Path
     adapter: Path | None = None
@@ -377,12 +387,12 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class AskedPrompts:
-    """What a file is asked.
+    """The prompts that a file answers.
 
     Attributes:
         rows: The rows of the export.
         prompts: The prompts of all held-out conversations.
-        answered: Those that the file answers greedily.
+        answered: The prompts that the file answers greedily.
     """
 
     rows: ExportRows
@@ -398,14 +408,14 @@ def _answer_from_file(
     prompts: AskedPrompts,
     options: ExportOptions,
 ) -> None:
-    """Load a file in llama.cpp, and add what it answers.
+    """Load a file in llama.cpp and add its answers.
 
     Args:
-        found: The answers of all files.
+        file_answers: The answers of all files.
         kind: The type of the file.
         file: The file.
         renderer: The model's tokenizer with its chat template, if it has one.
-        asked: What the file is asked.
+        prompts: The prompts.
         options: The options of the export.
     """
     max_new_tokens, conversations = options.max_new_tokens, prompts.rows.conversations
@@ -443,13 +453,14 @@ def write_files(
 ) -> dict[str, Path]:
     """Write a GGUF file for each type, and return the files by type.
 
-    K-quants are made of the longest of the files, weighed by what rows pass through the model.
+    K-quants are made from the most precise of the files. Their importance matrix is measured on
+    `measured`.
 
     Args:
         whole: The model.
         out_dir: The folder of the files.
         options: The options.
-        measured: The rows that weigh the k-quants.
+        measured: The rows for the importance matrix.
     """
     outtypes, llama_cpp_path, name = options.outtypes, options.llama_cpp_path, options.name
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}

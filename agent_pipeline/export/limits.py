@@ -1,9 +1,9 @@
-"""Recorded calls that llama.cpp keeps a model from writing.
+"""The recorded calls that llama.cpp prevents a model from writing.
 
-A request with tools makes llama.cpp hold every call to a grammar, which it makes of the tool's
-schema (`json-schema-to-grammar.cpp`). A call that the grammar does not allow was trained, and
-cannot be served: the server forces another one. It is counted by tool here, in the export's report.
-What a chat template shows otherwise is in `parity`.
+If a request has tools, llama.cpp forces every call to match a grammar that it makes from the tool's
+schema (`json-schema-to-grammar.cpp`). If a trained call does not match the grammar, the server
+forces another call. The export's report counts such calls by tool. Differences of the chat template
+are found in `parity`.
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from agent_pipeline.models.json_numbers import NumberText, changed_numbers, pars
 from agent_pipeline.sessions.session import Tool, list_calls
 
 MOST_DIGITS = 16
-"""Digits before the point of a number, and behind it, that the grammar allows."""
+"""Maximum number of digits before and after the decimal point that the grammar allows."""
 
 
 @dataclass(frozen=True)
 class UnwritableCalls:
-    """The calls of a tool, of which llama.cpp keeps a model from writing some.
+    """The calls of a tool of which llama.cpp prevents at least one.
 
     Attributes:
-        count: The number of all calls.
+        count: The number of all calls of the tool.
         reasons: The number of calls that cannot be written, by reason.
     """
 
@@ -34,10 +34,8 @@ class UnwritableCalls:
 
 
 def unwritable_calls(conversations: Iterable[DatasetRow]) -> dict[str, UnwritableCalls]:
-    """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from
-    writing, by reason.
-
-    Tools of which every call can be written are left out.
+    """Count the calls that llama.cpp prevents, by tool and by reason. Tools without such calls are
+    left out.
     """
     calls: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
@@ -52,7 +50,7 @@ def unwritable_calls(conversations: Iterable[DatasetRow]) -> dict[str, Unwritabl
 
 def rounded_calls(conversation: DatasetRow) -> list[str]:
     """Return the tools of the calls with a number that llama.cpp's template engine writes
-    otherwise, once per call.
+    differently, once per call.
     """
     return [name for name, raw in list_calls(conversation["messages"]) if changed_numbers(raw)]
 
@@ -62,19 +60,19 @@ def limits_by_tool(
     rounds_numbers: bool,
     differing: Mapping[str, ToolDifference],
 ) -> list[ServingLimit]:
-    """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason,
-    the most frequent first.
+    """Return the calls that llama.cpp's server cannot serve as trained, with tool, count and
+    reason. The most frequent limit comes first.
 
     Args:
-        conversations: What the model was trained on, and what it was compared on.
-        rounds_numbers: Whether the chat template takes objects, whose numbers llama.cpp rounds in
-            earlier calls.
-        differing: The tools that the comparison of texts found (`parity.check_template`).
+        conversations: The training rows and the held-out conversations.
+        rounds_numbers: Whether the chat template receives arguments as objects, so that llama.cpp
+            rounds their numbers in earlier calls.
+        differing: The tools that differ in the comparison of texts (`parity.check_template`).
     """
     rounded: Counter[str] = Counter()
 
     def passed_on() -> Iterator[DatasetRow]:
-        # One pass: there may be more training rows than fit into memory.
+        # A single pass, because the training rows may not fit into memory.
         for conversation in conversations:
             rounded.update(rounded_calls(conversation) if rounds_numbers else ())
             yield conversation
@@ -106,8 +104,8 @@ def limits_by_tool(
 
 
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
-    """Return why llama.cpp's grammar does not allow a call, or an empty text if none of the reasons
-    known here applies.
+    """Return the reason why llama.cpp's grammar does not allow a call, or an empty text if no known
+    reason applies.
     """
     schemas = {
         tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters")

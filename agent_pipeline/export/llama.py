@@ -1,8 +1,8 @@
-"""A GGUF file loaded by a real llama.cpp (xllamacpp), asked what serving it would ask: template,
-tokens, greedy answers.
+"""A GGUF file that is loaded by a real llama.cpp (xllamacpp), to check template, tokens and greedy
+answers as they will be served.
 
 xllamacpp starts llama.cpp's own server inside this process, on a free port of the loopback
-interface, behind a key that only this object knows. Its HTTP interface is the one documented with
+interface, protected by a key that only this object has. Its HTTP interface is documented in
 llama.cpp (`tools/server/README.md`).
 """
 
@@ -26,8 +26,11 @@ from agent_pipeline.sessions.session import Message, Tool
 
 
 class Completion(msgspec.Struct):
-    """Greedily chosen `tokens` without the end token; `stopped`: the model ended by itself, before
-    the limit.
+    """A greedy completion.
+
+    Attributes:
+        tokens: The tokens without the end token.
+        stopped: Whether the model ended the answer itself, before the limit.
     """
 
     tokens: list[int]
@@ -35,23 +38,23 @@ class Completion(msgspec.Struct):
 
 
 def end_idle_threads() -> None:
-    """Ends the OpenMP threads that this thread's last computation left idle; the next one starts
-    them again.
+    """Stop the OpenMP threads that this thread's last computation left idle. The next computation
+    starts them again.
 
-    llama.cpp and PyTorch share a GNU OpenMP. While that has more threads than there are cores,
-    those that work go to sleep at each barrier, too: 32 ms a token in place of 13 (SmolLM2-135M,
-    q8_0, two cores).
+    llama.cpp and PyTorch share a GNU OpenMP library. If the library has more threads than there are
+    cores, the working threads also sleep at each barrier: a token takes 32 ms instead of 13 ms
+    (SmolLM2-135M, q8_0, two cores).
     """
     for library in threadpool_info():
         if library["user_api"] == "openmp" and (
             pause := getattr(ctypes.CDLL(library["filepath"]), "omp_pause_resource_all", None)
         ):
-            pause(1)  # omp_pause_soft of OpenMP 5.0; older libraries don't have it
+            pause(1)  # omp_pause_soft of OpenMP 5.0; older libraries lack it
 
 
 def threads_given() -> int:
-    """As many threads as torch is given by OMP_NUM_THREADS, else two: on shared cores more are
-    slower.
+    """Return the number of threads in OMP_NUM_THREADS, or two if it is not set. More threads are
+    slower on shared cores.
     """
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() and int(threads) else 2
@@ -59,17 +62,21 @@ def threads_given() -> int:
 
 @contextmanager
 def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
-    """Two servers of a file, each with half of the threads that one would have; one, where there is
-    one thread. `options` are those of `LlamaCpp`.
+    """Start two servers of a file, each with half of the threads. If only one thread is available,
+    start one server.
 
-    A token waits for memory and for the other thread: two servers of one thread each write 1.5
-    times as many tokens a second as one of two threads (SmolLM2-135M, q8_0, two cores). One server
-    that answers two conversations at once is no faster, and what it writes depends on which of them
-    are computed together. Both read the weights from the same pages of the file; of types that
-    llama.cpp rearranges in memory, each has a copy.
+    A token waits for memory and for the other thread. So two servers with one thread each write 1.5
+    times as many tokens per second as one server with two threads (SmolLM2-135M, q8_0, two cores).
+    One server that answers two conversations at the same time is not faster, and its answers depend
+    on which conversations are computed together. Both servers read the weights from the same pages
+    of the file. If llama.cpp rearranges weights of a type in memory, each server has its own copy.
+
+    Args:
+        gguf: The file.
+        options: Arguments of `LlamaCpp`.
 
     Raises:
-        ExportError: as `LlamaCpp`.
+        ExportError: As `LlamaCpp`.
     """
     threads = threads_given()
     with ExitStack() as stack:
@@ -84,8 +91,11 @@ def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
 def greedy_answers(
     servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], max_new_tokens: int
 ) -> list[Completion]:
-    """The greedy answer to each prompt, in their order, by servers of one file. Prompts that begin
-    alike follow each other at a server, which reads what they share once.
+    """Return the greedy answer to each prompt, in the order of the prompts, from servers of the
+    same file.
+
+    Each server answers prompts with the same beginning one after the other, so that it reads the
+    beginning once.
     """
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
     parts = [part.tolist() for part in np.array_split(order, len(servers))]
@@ -104,16 +114,22 @@ def greedy_answers(
 
 
 class LlamaCpp:
-    """One GGUF in memory, with the adapter `lora` over it if there is one; a context manager, since
-    it is hundreds of megabytes.
+    """A GGUF file in memory, perhaps with an adapter. It is a context manager, because the file
+    takes hundreds of megabytes.
 
-    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed.
-    `threads`: by default `threads_given()`. `chat_template` is the one given, else the GGUF's own
-    (llama.cpp's ChatML where the file has none); `context_length` is the longest context that the
-    model was made for.
+    `chat_template` is the given template, or the GGUF's own template, or llama.cpp's ChatML if the
+    file has no template. `context_length` is the longest context that the model supports.
+
+    Args:
+        gguf: The file.
+        n_ctx: The context (prompt and answer) in tokens. It is allocated at once, so it should not
+            be larger than needed.
+        threads: The number of threads; by default `threads_given()`.
+        lora: The GGUF of an adapter.
+        chat_template: The chat template to use instead of the file's.
 
     Raises:
-        ExportError: the file can't be loaded, or a request is refused.
+        ExportError: The file cannot be loaded, or a request is refused.
     """
 
     def __init__(
@@ -140,12 +156,12 @@ class LlamaCpp:
         params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
-        # Up to 8 GB of earlier conversations by default; llama.cpp's issue 27148 says that one was
-        # answered with another's words.
+        # By default, up to 8 GB of earlier conversations are cached. According to llama.cpp's issue
+        # 27148, a conversation was answered with the words of another conversation.
         params.cache_ram_mib = 0
         params.port, params.api_keys, params.ui = 0, [self._key], False
-        # A trailing assistant message is a message, not a beginning to be continued: as
-        # transformers sees it.
+        # Treat a trailing assistant message as a complete message, not as a beginning to continue,
+        # as transformers does.
         params.prefill_assistant = False
         params.warmup, params.fit_params, params.verbosity, params.offline = False, False, -1, True
         end_idle_threads()
@@ -160,16 +176,16 @@ class LlamaCpp:
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(
             ":", 1
         )
-        # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the
-        # loop's start undoes the stop). One token through the loop shows that it runs; templates
-        # and tokens are answered beside it.
+        # If a server is closed before its task loop has begun, closing never returns (xllamacpp
+        # 2026.10: the start of the loop undoes the stop). One generated token shows that the loop
+        # runs. Requests for templates and tokens do not use the loop.
         self.greedy([0], 1)
         self.chat_template: str = self._ask("GET", "/props")["chat_template"]
         self.context_length: int = self._ask("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
 
     @property
     def endpoint(self) -> tuple[str, str]:
-        """The URL of the OpenAI-compatible interface, and the key that it asks for."""
+        """Return the URL of the OpenAI-compatible interface, and its key."""
         return f"http://{self._host}:{self._port}/v1", self._key
 
     def __enter__(self) -> Self:
@@ -179,14 +195,18 @@ class LlamaCpp:
         self.close()
 
     def close(self) -> None:
-        """Stops the server and gives the memory back; a second call does nothing."""
+        """Stop the server and free the memory. A second call does nothing."""
         self._server = None
 
     def tokenize(
         self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of a rendered text (or of texts between ids), its special tokens recognised
-        unless `parse_special` is off; `add_special` adds what llama.cpp adds by itself (BOS).
+        """Return the token ids of a rendered text, or of texts between token ids.
+
+        Args:
+            text: The text, or a list of token ids and texts.
+            add_special: Whether to add the tokens that llama.cpp adds itself (BOS).
+            parse_special: Whether special tokens in the text are recognized.
         """
         result: list[int] = self._ask(
             "POST",
@@ -198,7 +218,7 @@ class LlamaCpp:
     def render(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        """The conversation as the GGUF's own chat template writes it."""
+        """Return the conversation as the GGUF's own chat template renders it."""
         body: dict[str, object] = {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
@@ -209,16 +229,16 @@ class LlamaCpp:
         return str(self._ask("POST", "/apply-template", body)["prompt"])
 
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
-        """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`,
-        and `tool_calls` where it calls.
+        """Return the greedy answer of the OpenAI-compatible interface, with `content`, and with
+        `tool_calls` if the model calls tools.
         """
         return self.chat_and_text(messages, tools, max_new_tokens)[0]
 
     def chat_and_text(
         self, messages: list[Message], tools: list[Tool], max_new_tokens: int
     ) -> tuple[Message, str]:
-        """Return the greedy answer as an agent gets it, and the text that the model wrote, from
-        which the server read that answer.
+        """Return the greedy answer of the OpenAI-compatible interface, and the model's text from
+        which the server parsed the answer.
         """
         body: dict[str, Any] = {
             "messages": messages,
@@ -236,11 +256,11 @@ class LlamaCpp:
         return choice["message"], b"".join(pieces).decode("utf-8", "replace")
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
-        """The answer to a prompt of token ids, always the likeliest token. What the prompt before
-        began with too is not read again.
+        """Return the greedy answer to a prompt of token ids. The common beginning with the previous
+        prompt is not read again.
         """
-        # No samplers but temperature 0: the likeliest token, with nothing in front that could
-        # remove it.
+        # Only the temperature sampler, with temperature 0. It chooses the likeliest token, and no
+        # other sampler can remove this token.
         body = {
             "prompt": prompt,
             "n_predict": max_new_tokens,
@@ -257,13 +277,13 @@ class LlamaCpp:
                 "with shorter prompts or fewer new tokens."
             )
         stopped = answer["stop_type"] == "eos"
-        # Where the model ended by itself, the end token is the last of the tokens.
+        # If the model ended the answer itself, the last token is the end token.
         return Completion(
             tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped
         )
 
     def _ask(self, method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
-        # http.client and not urllib: a proxy set in the environment has no business with the
+        # http.client instead of urllib, so that the environment's proxy is not used for the
         # loopback interface.
         connection = http.client.HTTPConnection(self._host, int(self._port), timeout=600)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}

@@ -1,11 +1,11 @@
-"""A LoRA adapter as a GGUF file, by the converter's own classes. A script, run in the converter's
-environment (`converter.convert_lora`).
+"""A script that writes a LoRA adapter as a GGUF file with the converter's own classes. It runs in
+the converter's environment (`converter.convert_lora`).
 
     python lora_to_gguf.py <base model> <adapter> <file to write>
 
-llama.cpp adds `alpha / r · B·A` to a weight. The converter renames a base model's weights, and
-reorders the rows of some: what it does to a weight's rows it does to those of B alone, and A stays
-as it is.
+llama.cpp adds `alpha / r · B·A` to a weight. The converter renames a base model's weights and
+reorders the rows of some weights. The rows of B are reordered in the same way, and A is not
+changed.
 """
 
 import json
@@ -17,8 +17,10 @@ PREFIX = "base_model.model."
 
 
 def main(base: Path, adapter: Path, out: Path) -> None:
-    """Write the adapter, in f16. Raises SystemExit with a sentence where it is more than a plain
-    LoRA.
+    """Write the adapter in f16.
+
+    Raises:
+        SystemExit: The adapter is not a plain LoRA.
     """
     import gguf
     import torch
@@ -56,8 +58,10 @@ def main(base: Path, adapter: Path, out: Path) -> None:
 
 
 def scale_of(config: dict[str, Any]) -> float:
-    """The one `alpha` of a plain LoRA, from its PEFT configuration. Raises SystemExit with a
-    sentence for any other adapter.
+    """Return the `alpha` of a plain LoRA from its PEFT configuration.
+
+    Raises:
+        SystemExit: The adapter is not a plain LoRA.
     """
     more = [
         name

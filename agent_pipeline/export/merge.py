@@ -1,8 +1,8 @@
-"""Merges an adapter into its base model, and proves by logits that the merged model is the trained
-one.
+"""The merging of an adapter into its base model, with a check of the logits that the merged model
+equals the trained model.
 
-Everything is computed and stored in float32: a LoRA update is small, and rounding it into bfloat16
-weights would lose part of it.
+All weights are computed and stored in float32, because a LoRA update is small and would partly be
+lost if it was rounded to bfloat16.
 """
 
 import shutil
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MERGE_TOLERANCE = 2e-3
-"""Largest logit difference between merged and adapter model that is arithmetic: SmolLM2 in float32
-gives about 1e-4.
+"""Largest logit difference between the merged model and the adapter that floating-point arithmetic
+explains. SmolLM2 in float32 gives about 1e-4.
 """
 
 POSITIONS = 32
-"""Compared positions of a prompt: with 49,152 logits each, three models' whole prompts would fill a
-gigabyte.
+"""Number of compared positions per prompt. With 49,152 logits per position, the whole prompts of
+three models would need a gigabyte.
 """
 
 TOKENIZER_FILES = (
@@ -44,15 +44,23 @@ TOKENIZER_FILES = (
 def merge_adapter(
     base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]
 ) -> MergeLogits:
-    """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer
+    """Write the merged model as a Hugging Face folder (safetensors, and the adapter's tokenizer
     with the training template).
 
-    `prompts`: token ids on which the logits of base, adapter and merged model are compared. Returns
-    the largest absolute differences at their last positions, and what was allowed.
+    Args:
+        base: The base model.
+        adapter_dir: The folder of the adapter.
+        out_dir: The folder to write.
+        prompts: The token ids of prompts on which the logits of the base model, the adapter and the
+            merged model are compared.
+
+    Returns:
+        The largest absolute differences at the last positions of the prompts, and the tolerance.
 
     Raises:
-        ModelError: base or adapter can't be loaded. ExportError: the merged model isn't the trained
-        one (its logits differ from the adapter's), or is the base (they don't differ).
+        ModelError: The base model or the adapter cannot be loaded.
+        ExportError: The merged model's logits differ from the adapter's, or they equal the base
+            model's.
     """
     import torch
 
@@ -69,7 +77,7 @@ def merge_adapter(
         merged = model.merge_and_unload(safe_merge=True)
         of_merged = [_logits(merged, prompt) for prompt in prompts]
     from_adapter, from_base = _largest(of_merged, of_adapter), _largest(of_merged, of_base)
-    # Not `>`: a NaN must not pass.
+    # Not `>`, because NaN must not pass.
     if not from_adapter <= MERGE_TOLERANCE:
         raise ExportError(
             f"Merging {adapter_dir} changed the model (logits differ by up to {from_adapter:.2g} "
@@ -95,8 +103,8 @@ def merge_adapter(
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     merged.save_pretrained(out_dir)
-    # File by file from the adapter, where the training template is; what it lacks (tokenizer.model,
-    # say) from the base.
+    # Each file comes from the adapter, which has the training template. Missing files (such as
+    # tokenizer.model) come from the base model.
     for name in TOKENIZER_FILES:
         source = next(
             (folder / name for folder in (adapter_dir, base_path) if (folder / name).is_file()),
@@ -107,8 +115,8 @@ def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir
 
 
 def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
-    """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have
-    shaped them.
+    """Return the float32 logits (positions, vocabulary) at the last positions of a prompt. They
+    depend on all earlier positions too.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Registers an exported GGUF with Ollama, where there is one.
+"""The registration of an exported GGUF with Ollama, if Ollama is installed.
 
-Not having Ollama is not a failure: the GGUF and its Modelfile are complete without it. A
-registration that was tried and failed is one.
+It is not an error if Ollama is not installed, because the GGUF and its Modelfile are complete
+without it. It is an error if the registration fails.
 """
 
 import json
@@ -43,23 +43,27 @@ ROUND_TRIP: list[JsonObject] = [
     {"role": "tool", "content": "pong"},
 ]
 SECONDS = 120.0
-"""Ollama loads a model before it renders for it."""
+"""Timeout in seconds. Ollama loads a model before it renders a prompt for it."""
 
 LONGEST_NAME = 80
-"""Characters that Ollama takes for a model's name."""
+"""Maximum number of characters in a model name that Ollama accepts."""
 
 REQUIRES = "0.33.0"
-"""From there on, Ollama renders the chat template that is inside the GGUF."""
+"""The first version of Ollama that renders the chat template inside the GGUF."""
 SMALLEST_CONTEXT = 2048
 ANSWER_ROOM = 512
-"""Tokens; the longest training row ends with its answer, but a live answer may be longer than that
-one.
+"""Number of tokens that are added to the longest training row, because a live answer may be longer
+than the answer in the row.
 """
 
 
 class OllamaResult(msgspec.Struct):
-    """`created`: Ollama has the model `name` now; `text`: what happened, or what to do, in a
-    sentence.
+    """The result of a registration.
+
+    Attributes:
+        name: The name of the model.
+        created: Whether Ollama has the model.
+        text: A sentence that says what happened or what to do.
     """
 
     name: str
@@ -68,10 +72,10 @@ class OllamaResult(msgspec.Struct):
 
 
 def context_size(longest_row: int, limit: int | None = None) -> int:
-    """`num_ctx` in tokens for a longest training row of `longest_row`: with room for an answer,
-    rounded up to 1,024, at least 2,048.
+    """Return `num_ctx` in tokens: the longest training row plus room for an answer, rounded up to
+    1,024, and at least 2,048.
 
-    At most `limit`, the context that the model was made for.
+    The result is at most `limit`, the context that the model supports.
     """
     wanted = max(-(-(longest_row + ANSWER_ROOM) // 1024) * 1024, SMALLEST_CONTEXT)
     return min(wanted, limit) if limit else wanted
@@ -80,12 +84,18 @@ def context_size(longest_row: int, limit: int | None = None) -> int:
 def modelfile(
     gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None
 ) -> str:
-    """The text of a Modelfile, which `ollama create` reads, beside the GGUF `gguf_name`.
+    """Return the text of a Modelfile, which `ollama create` reads.
 
-    It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the
-    GGUF, and `TEMPLATE` would switch that off, and the tools with it. Only a GGUF without a
-    template of its own gets one, the Go `template` of its family in Ollama's library. No
-    temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
+    The Modelfile has no `TEMPLATE`. Ollama runs llama.cpp's server, which renders the chat template
+    inside the GGUF, and `TEMPLATE` would disable this template and the tools. Only a GGUF without a
+    chat template gets a `TEMPLATE`. No temperature is set, because users choose how they sample.
+
+    Args:
+        gguf_name: The name of the GGUF in the same folder.
+        stops: The tokens that end an answer.
+        num_ctx: The context in tokens.
+        template: The Go template of the model's family in Ollama's library, for a GGUF without a
+            chat template.
     """
     lines = [f"REQUIRES {REQUIRES}", f"FROM ./{gguf_name}"]
     if template:
@@ -95,12 +105,11 @@ def modelfile(
 
 
 def quote(text: str) -> str:
-    """A value in triple quotes.
+    """Return a value in triple quotes.
 
     Raises:
-        ExportError: the text would come out changed. Ollama ends a value at the first line break
-        before which it ends with three quotes
-            (white space aside), and drops characters that are not printable.
+        ExportError: Ollama would read another value. Ollama ends a value at three quotes before a
+            line break (white space is ignored), and it drops characters that are not printable.
     """
     quoted = f'"""{text}"""'
     if re.search(r'"""(?=\s*[\r\n])', text) or any(
@@ -115,10 +124,12 @@ def quote(text: str) -> str:
 
 
 def model_name(project: str, agent: str) -> str:
-    """`tau/airline` → `tau-airline`: a name that Ollama takes, lower case, of letters, digits, `.`,
-    `_` and `-`.
+    """Return a model name that Ollama accepts, such as `tau-airline` for `tau/airline`.
 
-    Raises `ExportError` where nothing is left.
+    The name consists of lower-case letters, digits, `.`, `_` and `-`.
+
+    Raises:
+        ExportError: No valid character is left.
     """
     name = (
         re.sub(r"[^a-z0-9._-]+", "-", f"{project}-{agent}".lower())
@@ -135,9 +146,10 @@ def model_name(project: str, agent: str) -> str:
 
 
 def create(name: str, modelfile_path: Path) -> OllamaResult:
-    """`ollama create name -f modelfile`, where an `ollama` is on PATH.
+    """Run `ollama create name -f modelfile` if `ollama` is on PATH.
 
-    Raises `ExportError` where it fails: the step, its last line and what to do.
+    Raises:
+        ExportError: The command fails. The message has the step, the last line and the remedy.
     """
     if not modelfile_path.is_file():
         raise ExportError(
@@ -152,7 +164,7 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
             f"No ollama is on PATH, so {name} was not registered: install Ollama and run "
             f"`{by_hand}`.",
         )
-    # From the Modelfile's folder: its FROM names the GGUF beside it.
+    # In the Modelfile's folder, because its FROM names the GGUF next to it.
     done = run(
         [ollama, "create", name, "-f", str(modelfile_path.resolve())], cwd=modelfile_path.parent
     )
@@ -167,13 +179,14 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
 
 
 def check_rendering(name: str, renderer: ChatRenderer) -> str:
-    """Whether Ollama makes the prompt of a tool's round trip that the model `name` was trained on,
-    in a sentence; nothing is answered.
+    """Check that Ollama renders a tool call and its result with the prompt of training, and return
+    a sentence about the result.
 
-    It asks by `_debug_render_only` (https://github.com/ollama/ollama/blob/main/api/types.go).
+    No answer is generated: Ollama's `_debug_render_only` is used
+    (https://github.com/ollama/ollama/blob/main/api/types.go).
 
     Raises:
-        ExportError: the prompts differ.
+        ExportError: The prompts differ.
     """
     address = os.environ.get("OLLAMA_HOST") or "127.0.0.1:11434"
     url = f"{address if '://' in address else f'http://{address}'}/api/chat"
@@ -206,8 +219,10 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
 
 
 def library_template(name: str) -> str | None:
-    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, it
-    does not have that model, or a Modelfile cannot hold the template.
+    """Return the Go template of a model in Ollama's library.
+
+    Return None if `ollama` is not on PATH, if Ollama does not have the model, or if a Modelfile
+    cannot contain the template.
     """
     ollama = shutil.which("ollama")
     if not ollama:
@@ -222,5 +237,5 @@ def library_template(name: str) -> str | None:
 
 
 def plain(line: str) -> str:
-    """A terminal's line without its colours and cursor movements."""
+    """Return a terminal line without colors and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()

@@ -1,10 +1,11 @@
-"""Is the GGUF the merged model? Its template, its tokens and its greedy answers are compared on
-held-out conversations.
+"""The comparison of a GGUF with the merged model on held-out conversations: template, tokens and
+greedy answers.
 
-Template and tokens must be equal, or serving shows the model another text than training did. Greedy
-answers must be equal at f16 up to a stated tolerance: weights are rounded, so where the likeliest
-tokens nearly tie, either may win, and the answers part there. Such a parting is counted apart from
-others. Quantised answers differ more often; their rates are reported.
+Template and tokens must be equal, because otherwise the served model reads another text than the
+trained model did. At f16, greedy answers must be equal up to a tolerance. If the two likeliest
+tokens are nearly tied, rounding of the weights may choose either token, and the answers differ from
+there on. Such near-ties are counted separately. Quantized answers differ more often, and their
+rates are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +33,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GREEDY_THRESHOLD = 0.95
-"""Share of prompts whose f16 answer must be the merged model's: token for token, or up to a
-near-tie.
+"""Minimum share of prompts whose f16 answer equals the merged model's answer, token for token or up
+to a near-tie.
 """
 
 NEAR_TIE = 0.05
-"""Logits; a smaller gap between two tokens is within what weights and cache in 16 bits move. Of 328
-tokens of a trained SmolLM2-135M, the gap of the two likeliest moved by 0.007 at the median and 0.05
-at most.
+"""Largest logit gap between two tokens that rounding of weights and cache to 16 bits can close.
+Over 328 tokens of a trained SmolLM2-135M, the gap of the two likeliest tokens changed by 0.007
+at the median and by at most 0.05.
 """
 
 ROUNDED_NEAR_TIE = 0.25
-"""The same for types of fewer bits: q8_0 moved those gaps by 0.12 at the median, by 0.37 at the
-90th percentile, and by 0.9 at most.
+"""Near-tie gap for types with fewer bits. With q8_0, the gaps changed by 0.12 at the median, by
+0.37 at the 90th percentile, and by at most 0.9.
 """
 
 EXACT_TYPES = ("f32", "f16")
-"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an
-answer for good.
+"""The types whose greedy answers must meet the threshold. Rounding to fewer bits may really change
+an answer.
 """
 
 _PRICES = {"type": "number", "default": 1.0, "minimum": 0.01}
@@ -87,8 +88,8 @@ PROBE: DatasetRow = {
         }
     ],
 }
-"""A conversation with the numbers that servers write in their own way: an agent's held-out
-conversations may have none, its users will.
+"""A conversation with numbers that servers write in their own way. The held-out conversations may
+contain no such numbers, but live conversations will.
 """
 
 END_TOKENS = (
@@ -102,14 +103,18 @@ END_TOKENS = (
     "<EOT>",
     "<eos>",
 )
-"""Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must
-end there too.
+"""The tokens at which llama.cpp ends an answer if the vocabulary has them. The merged model must
+end at these tokens too.
 """
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its messages, and the token ids that the
-    model is given (in them, special tokens that a message holds are text).
+    """A conversation up to the model's answer.
+
+    Attributes:
+        messages: The messages.
+        tools: The tool schemas.
+        ids: The token ids of the prompt. Special tokens in a message's text are encoded as text.
     """
 
     messages: list[Message]
@@ -118,7 +123,7 @@ class Prompt(msgspec.Struct):
 
 
 def prompt_of(messages: list[Message]) -> list[Message]:
-    """The messages that the last answer answered: all before a trailing assistant message."""
+    """Return the messages before a trailing assistant message, or all messages if there is none."""
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
@@ -127,10 +132,13 @@ def prompts(
     conversations: Sequence[DatasetRow],
     render: Callable[..., str],
 ) -> list[Prompt]:
-    """What is asked, as transformers sees it: of every second conversation its first call, of the
-    others the last answer.
+    """Return one prompt per conversation, encoded by transformers.
 
-    Raises `DataError` where there is none.
+    Every second prompt asks for the conversation's first call, and the others ask for its last
+    answer.
+
+    Raises:
+        DataError: There are no conversations.
     """
     if not conversations:
         raise DataError(
@@ -157,18 +165,21 @@ def prompts(
 
 
 def words_only(messages: list[Message], tools: object, add_generation_prompt: bool = False) -> str:
-    """In place of a chat template where a model has none: what the messages say, a line each."""
+    """Return the messages' words, one message per line, as the prompt of a model without a chat
+    template.
+    """
     return "\n".join(message.get("content") or "" for message in messages)
 
 
 def check_template(
     llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[DatasetRow]
 ) -> TemplateParity:
-    """Check that llama.cpp shows the model the same text and the same tokens as training did.
+    """Check that llama.cpp renders the same text and the same tokens as training did.
 
-    Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the
-    prompt of each turn. A difference that single tools cause (their schema is refused, or the
-    server writes one of their calls otherwise) is counted, and the conversation is left out.
+    Prompts and whole conversations are compared as a client sends them. If each turn is a training
+    row, the prompt of each turn is compared. If a single tool causes a difference (its schema is
+    refused, or one of its calls is written differently), the difference is counted and the
+    conversation is skipped.
 
     Args:
         llama: The server, which has loaded the file.
@@ -176,14 +187,13 @@ def check_template(
         conversations: Held-out conversations.
 
     Returns:
-        Counts of texts and tokens compared. `special_literals`: texts in which a message holds
-        special tokens; their frame and their contents are compared apart, the contents as text, and
-        llama.cpp's server reads them as special tokens. `line_ends`: texts whose words before a
-        call the server shows with one line end more than training did. `tools`: by tool, what is
-        not served as trained.
+        Counts of the compared texts and tokens. In texts of `special_literals`, a message contains
+        special tokens. The frame and the contents of such a text are compared separately, because
+        llama.cpp's server reads the contents as special tokens. In texts of `line_ends`, the server
+        adds a line end after the words before a call. `tools` has the differences by tool.
 
     Raises:
-        ExportError: a difference that no tool causes, with its place.
+        ExportError: There is a difference that no tool causes. The message has its place.
     """
     jinja = renderer.template.jinja
     if jinja not in (llama.chat_template, template_of(llama.path)):
@@ -192,8 +202,8 @@ def check_template(
             f"be served with another text than it was "
             "trained on: save the adapter's tokenizer with its training template and export again."
         )
-    # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one
-    # away, and puts it back as a token.
+    # A vocabulary may be marked to begin with BOS. llama.cpp then removes the BOS of the template
+    # and adds it again as a token.
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
     differences: dict[str, ToolDifference] = {}
@@ -268,10 +278,10 @@ def check_template(
 
 
 def _probes(renderer: ChatRenderer) -> list[DatasetRow]:
-    """Return the conversation made for this check, unless the template refuses it."""
+    """Return the conversation `PROBE`, unless the template refuses it."""
     try:
         renderer.render(PROBE["messages"], PROBE["tools"])
-    except Exception:  # a template is a program
+    except Exception:  # a template is a program and may raise anything
         return []
     return [PROBE]
 
@@ -279,12 +289,12 @@ def _probes(renderer: ChatRenderer) -> list[DatasetRow]:
 def _parts(
     renderer: ChatRenderer, messages: list[Message]
 ) -> list[tuple[str, list[Message], bool]]:
-    """Return what is compared of a conversation: a name, the messages, and whether the model is
-    asked after them.
+    """Return the parts of a conversation to compare: a name, the messages, and whether the model
+    answers after them.
     """
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
-    # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are
-    # rows, only prompts are ever asked for.
+    # If the server rounds numbers, it writes no call as it was recorded. In this case, and if turns
+    # are rows, only prompts are compared.
     if renderer.trains_turns_apart([*messages, {"role": "user", "content": ""}]):
         return [
             ("prompt", messages[:index], True)
@@ -295,8 +305,8 @@ def _parts(
 
 
 def count_causes(differences: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
-    """Add a conversation to the tools that are its causes, with the first reason of each; return
-    whether there is a cause.
+    """Count a conversation for each tool that causes a difference, with the first reason of each
+    tool. Return whether there is a cause.
     """
     for tool, cause in causes.items():
         differences.setdefault(tool, ToolDifference(0, cause)).conversations += 1
@@ -309,7 +319,7 @@ def tools_at_fault(
     messages: list[Message],
     tools: list[Tool],
 ) -> dict[str, str]:
-    """Return why llama.cpp does not show some tools as training did, by the tool's name. Each
+    """Return the tools that llama.cpp renders differently than training did, with the reasons. Each
     schema and each call is tried alone.
     """
     user: Message = {"role": "user", "content": "?"}
@@ -330,7 +340,7 @@ def tools_at_fault(
         here = remove_marks(renderer.render(messages_alone, schemas, add_generation_prompt=True))
         try:
             there = llama.render(with_plain_ids(messages_alone), schemas)
-            if not here.endswith(there):  # llama.cpp takes away the token that begins a text
+            if not here.endswith(there):  # llama.cpp removes the token that begins a text
                 causes.setdefault(
                     name, f"{what} is written otherwise, {first_difference(here, there)}"
                 )
@@ -340,13 +350,15 @@ def tools_at_fault(
 
 
 def reason_of(error: ExportError) -> str:
-    """Return what llama.cpp said when it refused a request."""
+    """Return llama.cpp's message about a refused request."""
     return str(error).partition(" with '")[2].rpartition("': ")[0] or str(error)
 
 
 def template_of(gguf: Path) -> str | None:
-    """The chat template that a file holds. llama.cpp shows it without its last line break, and
-    changes gpt-oss's.
+    """Return the chat template inside a file.
+
+    llama.cpp reports it without its last line break and changes the template of gpt-oss, so the
+    file is read directly.
     """
     from gguf import GGUFReader
 
@@ -355,7 +367,7 @@ def template_of(gguf: Path) -> str | None:
 
 
 def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
-    """A marked text as the ids of its special tokens and, between them, what is text."""
+    """Return a marked text as the token ids of its special tokens and the texts between them."""
     specials, pieces, position = renderer.special_tokens, list[int | str](), 0
     tokens = renderer.tokenize(text)
     names = renderer.tokenizer.convert_ids_to_tokens(tokens.ids)
@@ -369,8 +381,8 @@ def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
-    """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that
-    llama.cpp knows by name.
+    """Return the token ids that end an answer: the end tokens of the model and the tokenizer, and
+    the end tokens that llama.cpp knows by name.
     """
     own_ids = model.generation_config.eos_token_id
     named = {tokenizer.get_vocab().get(token) for token in END_TOKENS}
@@ -391,17 +403,19 @@ def compare_answers(
     prompts: list[Prompt],
     answers: Mapping[str, list[Completion]],
 ) -> tuple[dict[str, AnswerParity], list[Completion]]:
-    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained;
-    and the beginnings of the merged model's own answers, whole ones where any GGUF gave the same.
+    """Compare the greedy answers of GGUF files with the merged model's answers.
 
-    The merged model generates nothing: its greedy answer is the GGUF's exactly where, at each
-    position of that, the likeliest token is the next one. One pass over all answers says so, and
-    gives the first token that differs.
+    The merged model does not generate anything. Its greedy answer equals the file's answer if the
+    likeliest token at each position is the file's next token. One forward pass over all answers
+    shows this, and gives the first token that differs.
 
-    `rate`: share of exact ones; `agreement`: share of those that are exact or part at a near-tie.
+    Returns:
+        The comparison by name, and the beginnings of the merged model's own answers. A beginning is
+        the whole answer if any file gave the same answer. `rate` is the share of identical answers.
+        `agreement` is the share of answers that are identical or differ only after a near-tie.
     """
     ends = end_ids(model, tokenizer)
-    # One token more than a stopped answer has: what the model finds likeliest there must be an end.
+    # A stopped answer gets one more token, at which the likeliest token must be an end token.
     targets = {
         name: [[*answer.tokens, *([min(ends)] if answer.stopped else [])] for answer in some]
         for name, some in answers.items()
@@ -420,7 +434,7 @@ def compare_answers(
             zip(prompts[: len(some)], some, targets[name], strict=True), 1
         ):
             scored = next(scores)
-            # The merged model's answer up to and with the first token that is not the GGUF's.
+            # The merged model's answer up to and including the first token that differs.
             merged = Completion(
                 *verified_beginning(target, scored.best.tolist() if scored else [], ends)
             )
@@ -452,8 +466,18 @@ def explain(
     gguf: Completion,
     tie: float,
 ) -> Mismatch:
-    """Return where two answers part, with which tokens, and by how many logits the merged model
-    preferred its own: by less than `tie`, it is a near-tie. The number of the prompt is 0.
+    """Return the position at which two answers differ, both tokens, and the logit gap by which the
+    merged model preferred its token.
+
+    The number of the prompt is set to 0.
+
+    Args:
+        model: The merged model.
+        tokenizer: The tokenizer.
+        prompt: The token ids of the prompt.
+        merged: The merged model's answer.
+        gguf: The file's answer.
+        tie: The gap below which the difference is a near-tie.
     """
     import torch
 
@@ -489,7 +513,7 @@ def explain(
 
 
 def first_difference(a: str, b: str) -> str:
-    """`at character 12, 'abc…' there having become 'abd…'`: where two texts part."""
+    """Return a description of the first difference between two texts."""
     shared_length = shared_prefix_length([a, b])
     start, end = max(shared_length - 10, 0), shared_length + 30
     return f"at character {shared_length}, {a[start:end]!r} there having become {b[start:end]!r}"

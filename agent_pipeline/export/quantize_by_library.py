@@ -1,8 +1,8 @@
-"""llama.cpp's quantizer without its program: `llama_model_quantize` of a shared libllama
-(`llama.h`), with the program's arguments.
+"""A script that quantizes with the function `llama_model_quantize` of a shared libllama
+(`llama.h`), with the arguments of llama.cpp's program.
 
-python quantize_by_library.py <libllama.so> [--imatrix <file>] <gguf> <file to write> <Q6_K | Q5_K_M
-| Q4_K_M>
+    python quantize_by_library.py <libllama.so> [--imatrix <file>] <gguf> <file to write> <Q6_K |
+    Q5_K_M | Q4_K_M>
 """
 
 import ctypes
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 FTYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
-"""`llama_ftype`"""
+"""The values of the C enum `llama_ftype`."""
 
 
 class Importance(ctypes.Structure):
-    """`llama_model_imatrix_data`"""
+    """The C struct `llama_model_imatrix_data`."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -24,7 +24,7 @@ class Importance(ctypes.Structure):
 
 
 class Parameters(ctypes.Structure):
-    """`llama_model_quantize_params`"""
+    """The C struct `llama_model_quantize_params`."""
 
     _fields_ = (
         *(
@@ -48,8 +48,10 @@ class Parameters(ctypes.Structure):
 
 
 def main(library: Path, *arguments: str) -> None:
-    """Quantize. Raises SystemExit with a sentence where the library is of another version, or
-    refuses.
+    """Quantize a file.
+
+    Raises:
+        SystemExit: The library has another version, or it refuses to quantize.
     """
     llama = ctypes.CDLL(str(library))
     llama.llama_model_quantize_default_params.restype = Parameters
@@ -80,8 +82,8 @@ def main(library: Path, *arguments: str) -> None:
 
 
 def importance(file: Path) -> "ctypes.Array[Importance]":
-    """The mean square of each input of each weight, from an importance matrix in GGUF; the last
-    element ends the list.
+    """Return the mean square of each input of each weight, from an importance matrix in GGUF. The
+    last element marks the end of the array.
     """
     import gguf
 

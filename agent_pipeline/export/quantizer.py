@@ -1,5 +1,5 @@
-"""k-quants, by llama.cpp's own quantizer (its program `llama-quantize`, or the function of its
-library that the program calls), and the importance matrix that weighs them.
+"""K-quants, which llama.cpp's own quantizer makes (the program `llama-quantize`, or the library
+function that it calls), and the importance matrix for them.
 """
 
 import os
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 K_QUANTS = ("q6_k", "q5_k_m", "q4_k_m")
 KINDS = (*OUTTYPES, *K_QUANTS, LORA)
-"""All that can be exported."""
+"""All types that can be exported."""
 
 
 def check_outtypes(outtypes: Sequence[str]) -> None:
-    """Raises ExportError where one of the types is none that can be written, or there is no whole
-    model among them.
+    """Check that all types can be written, and that at least one of them is a whole model.
+
+    Raises:
+        ExportError: A type is not known, or no type is a whole model.
     """
     if not set(outtypes) - {LORA} or any(kind not in KINDS for kind in outtypes):
         raise ExportError(
@@ -34,8 +36,10 @@ def check_outtypes(outtypes: Sequence[str]) -> None:
 
 
 def find_tool(name: str, llama_cpp_path: str | os.PathLike[str] | None = None) -> Path | None:
-    """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the
-    pinned package (`requirements/llama-server.txt`).
+    """Return a program or library of a llama.cpp build, or None if it is not found.
+
+    It is searched in the given checkout, on PATH, and in the pinned package
+    (`requirements/llama-server.txt`).
     """
     folders = [
         Path(named).expanduser()
@@ -60,8 +64,10 @@ def find_tool(name: str, llama_cpp_path: str | os.PathLike[str] | None = None) -
 
 
 def find_quantizer(llama_cpp_path: str | os.PathLike[str] | None = None) -> list[str]:
-    """The beginning of a command that quantizes. Raises ExportError where there is no build of
-    llama.cpp.
+    """Return the beginning of a command that quantizes.
+
+    Raises:
+        ExportError: There is no build of llama.cpp.
     """
     if program := find_tool("llama-quantize", llama_cpp_path):
         return [str(program)]
@@ -86,11 +92,17 @@ def quantize(
     imatrix: Path | None = None,
     llama_cpp_path: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights
-    by what passes through them.
+    """Quantize a GGUF (f32 or f16) to a k-quant.
+
+    Args:
+        source: The GGUF to quantize.
+        out_file: The GGUF to write.
+        kind: One of `K_QUANTS`.
+        imatrix: The importance matrix, which weights the rounding errors.
+        llama_cpp_path: A checkout of llama.cpp.
 
     Raises:
-        ExportError: there is no quantizer, or it failed.
+        ExportError: There is no quantizer, or the quantizer failed.
     """
     weighed = ["--imatrix", str(imatrix)] if imatrix else []
     command = [*find_quantizer(llama_cpp_path), *weighed, str(source), OUT, kind.upper()]
@@ -110,13 +122,18 @@ def write_imatrix(
     out_file: Path,
     origin: str,
 ) -> Path:
-    """Writes the importance matrix of `model` over `texts` (token ids) as GGUF: the mean square of
-    what passes into each weight. The names of the weights are those of `gguf_file`, a conversion of
-    the model; `origin` says what the texts are.
+    """Write the importance matrix of a model as GGUF: the mean square of the inputs of each weight.
 
-    llama.cpp's `llama-imatrix` measures the same while it runs a text. Here the merged model runs
-    the rows as they are trained, special tokens and all.
+    llama.cpp's `llama-imatrix` measures the same values while it reads a text. Here, the merged
+    model reads the training rows, including special tokens.
     https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix
+
+    Args:
+        model: The merged model.
+        texts: The token ids of each text.
+        gguf_file: A conversion of the model, which has the names of the weights.
+        out_file: The file to write.
+        origin: A description of the texts.
     """
     import gguf
     import numpy

@@ -1,7 +1,7 @@
-"""The report of an export: the file `parity.json`, and the report in the manifest of an export.
+"""The report of an export, which is stored as `parity.json` and in the export's manifest.
 
-How the figures are computed is in `parity`, `served_answers`, `conversations` and `limits`. Fields
-that older versions did not write get defaults.
+The figures are computed in `parity`, `served_answers`, `conversations` and `limits`. Fields that
+older versions did not write get defaults.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,14 @@ from agent_pipeline.storage.artifacts import Artifact
 
 
 class MergeLogits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest differences of logits that merging an adapter makes.
+    """The largest differences of logits before and after an adapter is merged.
 
     Attributes:
-        prompts: The prompts that were compared.
-        tokens: Their tokens.
-        merged_vs_adapter: The merged model and the base model with its adapter.
-        merged_vs_base: The merged model and the base model alone.
+        prompts: The number of compared prompts.
+        tokens: The number of tokens in these prompts.
+        merged_vs_adapter: The difference between the merged model and the base model with its
+            adapter.
+        merged_vs_base: The difference between the merged model and the base model alone.
         tolerance: The largest allowed difference between the merged model and the adapter.
     """
 
@@ -32,10 +33,10 @@ class MergeLogits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolDifference(msgspec.Struct):
-    """A tool that llama.cpp does not show as training did.
+    """A tool that llama.cpp renders differently than training did.
 
     Attributes:
-        conversations: The conversations in which the tool differs.
+        conversations: The number of conversations in which the tool differs.
         why: The first reason.
     """
 
@@ -44,14 +45,15 @@ class ToolDifference(msgspec.Struct):
 
 
 class TemplateParity(msgspec.Struct, frozen=True, kw_only=True):
-    """How many texts llama.cpp shows the model as training did.
+    """The comparison of the texts that llama.cpp renders with the texts of training.
 
     Attributes:
-        texts: The texts that were compared.
-        tokens: Their tokens.
-        special_literals: The texts in which a message holds special tokens.
-        line_ends: The texts whose words before a call have one line end more than in training.
-        tools: By tool, what is not served as it was trained.
+        texts: The number of compared texts.
+        tokens: The number of tokens in these texts.
+        special_literals: The number of texts in which a message contains special tokens.
+        line_ends: The number of texts whose words before a call have one more line end than in
+            training.
+        tools: The differences by tool.
     """
 
     texts: int
@@ -62,15 +64,15 @@ class TemplateParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A greedy answer of a file that differs from the merged model's.
+    """A greedy answer of a file that differs from the merged model's answer.
 
     Attributes:
         prompt: The number of the prompt, from 1.
         position: The number of equal tokens before the difference.
         merged_token: The merged model's next token.
         gguf_token: The file's next token.
-        logit_gap: By how many logits the merged model prefers its own token.
-        near_tie: Whether the gap is too small to matter.
+        logit_gap: The difference of logits by which the merged model prefers its own token.
+        near_tie: Whether the gap is so small that rounding explains it.
     """
 
     prompt: int
@@ -82,14 +84,14 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerParity(msgspec.Struct, frozen=True, kw_only=True):
-    """The greedy answers of a file, compared with the merged model's.
+    """The comparison of a file's greedy answers with the merged model's answers.
 
     Attributes:
-        prompts: The prompts that were answered.
-        exact: The answers that are the same, token for token.
-        rate: The share of such answers.
-        near_ties: The answers that differ only after a near-tie.
-        agreement: The share of answers that are the same, or differ only after a near-tie.
+        prompts: The number of answered prompts.
+        exact: The number of answers that are identical, token for token.
+        rate: The share of identical answers.
+        near_ties: The number of answers that differ only after a near-tie.
+        agreement: The share of answers that are identical or differ only after a near-tie.
         mismatches: The answers that differ.
     """
 
@@ -106,17 +108,17 @@ class AnswerParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptDecisions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file keeps of the merged model's decisions.
+    """The merged model's decisions that a file keeps.
 
     Attributes:
-        turns: The turns that were answered.
-        decisions: The turns with the same decision to call or not.
-        call_turns: The turns at which the merged model calls.
-        calls: The turns at which the file makes the same calls.
-        explained: The other turns whose answers part at a near-tie.
-        server_turns: The turns that llama.cpp's server answered.
-        server: The turns at which the server answers what the tokens say.
-        failed: What was lost; empty if the file may be served.
+        turns: The number of answered turns.
+        decisions: The number of turns with the same decision to call or not.
+        call_turns: The number of turns at which the merged model calls.
+        calls: The number of turns at which the file makes the same calls.
+        explained: The number of other turns whose answers differ only after a near-tie.
+        server_turns: The number of turns that llama.cpp's server answered.
+        server: The number of turns at which the server's answer matches the tokens.
+        failed: The reason why the file must not be served; empty if it may be served.
     """
 
     turns: int
@@ -130,12 +132,12 @@ class KeptDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of a tool that llama.cpp's server cannot serve as they were trained.
+    """The calls of a tool that llama.cpp's server cannot serve as they were trained.
 
     Attributes:
         tool: The name of the tool.
-        count: The number of calls or conversations.
-        of: Of how many, and of what.
+        count: The number of affected calls or conversations.
+        of: The total, as a text such as `20 calls`.
         why: The reason.
     """
 
@@ -146,14 +148,14 @@ class ServingLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Played(msgspec.Struct):
-    """What playing some conversations showed.
+    """The result of playing conversations at a server.
 
     Attributes:
-        conversations: The conversations that were played.
-        turns: The prompts after the first one that were compared.
-        equal: The prompts with the same tokens as in training.
-        parted: The conversations that ended early, because the server read an answer otherwise
-            than it was written.
+        conversations: The number of conversations that were played.
+        turns: The number of compared prompts after the first prompt.
+        equal: The number of prompts with the same tokens as in training.
+        parted: The number of conversations that ended early, because the server interpreted an
+            answer differently than it was written.
         difference: The first difference between two prompts; empty if there is none.
     """
 
@@ -165,12 +167,12 @@ class Played(msgspec.Struct):
 
 
 class ServedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The one file of an export that is served, and how.
+    """The file of an export that is served, and its serving parameters.
 
     Attributes:
         gguf: The name of the file; empty in reports of old versions.
-        family: The family of the model; `None` if it is not known.
-        template: Where the server finds the chat template: `gguf` or `ollama`.
+        family: The model family; `None` if it is not known.
+        template: The source of the server's chat template: `gguf` or `ollama`.
         stops: The tokens that end an answer.
         num_ctx: The context in tokens; 0 for the context of the model.
     """
@@ -183,21 +185,21 @@ class ServedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof that the exported files answer as the trained model does.
+    """The evidence that the exported files answer as the trained model does.
 
     Attributes:
         ok: Whether the export may be used.
-        threshold: The least agreement of an f16 or f32 file.
-        max_new_tokens: The longest compared answer.
-        logits: What merging the adapter changed; `None` if the model was whole.
-        template: The compared texts, by type of file; `None` for a model without a template.
-        answers: The compared answers, by type.
+        threshold: The minimum agreement of an f16 or f32 file.
+        max_new_tokens: The maximum number of tokens in a compared answer.
+        logits: The effect of merging the adapter; `None` if the model was already whole.
+        template: The comparison of texts, by type of file; `None` for a model without a template.
+        answers: The comparison of answers, by type.
         gate: The kept decisions, by type.
         limits: The calls that llama.cpp's server cannot serve, the most frequent first.
         played: The played conversations, by type.
-        failed: By type, why a file is not served.
+        failed: The reasons why files are not served, by type.
         files: The size of each file in bytes, by its name.
-        ollama: The file that is served. The key has the name of the first server.
+        ollama: The file that is served. The key is named after the first supported server.
     """
 
     ok: bool = True
@@ -223,7 +225,7 @@ def parse_export_report(report: Mapping[str, object]) -> ExportReport:
     """Return a report from its JSON form.
 
     Raises:
-        msgspec.ValidationError: the JSON is no report of an export.
+        msgspec.ValidationError: The JSON is not the report of an export.
     """
     return msgspec.convert(report, ExportReport)
 
@@ -232,7 +234,7 @@ def read_export_report(export: Artifact) -> ExportReport:
     """Return the report of an artifact `gguf_export`.
 
     Raises:
-        DataError: the report is of an older version and cannot be read.
+        DataError: The report was written by an older version and cannot be read.
     """
     try:
         return parse_export_report(export.manifest["report"])

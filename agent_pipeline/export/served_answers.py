@@ -1,8 +1,7 @@
-"""Does an exported file still decide and call as the merged model does, also where an agent asks:
-at llama.cpp's OpenAI-compatible server?
+"""The comparison of an exported file's decisions and calls with the merged model's, including the
+answers of llama.cpp's OpenAI-compatible server.
 
-Rounding to few bits changes words first, and decisions last; but a changed decision is what an
-agent's user feels.
+Rounding to few bits changes words first and decisions last, but users notice a changed decision.
 """
 
 import json
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SERVER_TURNS = 3
-"""Turns that are asked again at the server: what is compared there is how it reads calls, not how
-the model answers.
+"""Number of turns that are also sent to the server. The comparison checks how the server parses
+calls, not how the model answers.
 """
 
 Content = tuple[str, list[tuple[str, str]]]
 
 
 def content_of(message: Message) -> Content:
-    """A message's words, and its calls without their ids and in an order of their own."""
+    """Return a message's words, and its calls without ids in a sorted order."""
     calls = [answer["function"] for answer in message.get("tool_calls") or ()]
     return (message.get("content") or "").strip(), sorted(
         (call["name"], _canonical(call["arguments"])) for call in calls
@@ -46,7 +45,7 @@ def _canonical(arguments: str) -> str:
 def read(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], answers: Sequence[Completion]
 ) -> list[Content]:
-    """What answers say."""
+    """Return the contents of generated answers."""
     texts = (
         tokenizer.decode(
             answer.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -66,8 +65,8 @@ def merged_answers(
     begun: Sequence[Completion],
     max_new_tokens: int,
 ) -> list[Completion]:
-    """The merged model's greedy answers, of which `begun` is known; only what is missing is
-    generated.
+    """Return the merged model's greedy answers. `begun` has their known beginnings, so that only
+    the rest is generated.
     """
     rooms = [0 if answer.stopped else max_new_tokens - len(answer.tokens) for answer in begun]
     rest = [index for index, room in enumerate(rooms) if room > 0]
@@ -84,8 +83,9 @@ def merged_answers(
 def server_answers(
     llama: LlamaCpp, prompts: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int
 ) -> dict[int, Content]:
-    """By their number, the answers that the server gives to some prompts that the model answers in
-    full, calls first.
+    """Return the server's answers to some prompts, by the number of the prompt.
+
+    Only prompts that the model answers completely are used. Prompts with tools come first.
     """
     whole = [
         number
@@ -107,8 +107,10 @@ def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
 
 
 def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
-    """Whether the server makes the prompt's tokens of its messages: special tokens in a message are
-    text to the model, and none to it.
+    """Return whether the server makes the prompt's tokens from its messages.
+
+    If a message contains special tokens as text, the server reads them as special tokens, but the
+    prompt has them as text.
     """
     return (
         llama.tokenize(llama.render(prompt.messages, prompt.tools), add_special=True) == prompt.ids
@@ -122,14 +124,21 @@ def gate(
     least: float,
     ties: Mapping[str, Collection[int]],
 ) -> dict[str, KeptDecisions]:
-    """By kind: on how many of the turns the file decides as the merged model does (to call or not),
-    on how many of its calls it makes the same ones, and how many of the server's answers are what
-    the file's tokens say, or the merged model's. `failed` says what was lost, or is empty. A kind
-    may answer the first of the turns only.
+    """Return the decisions that each type of file keeps.
 
-    `ties` are the turns whose answers part at a near-tie. They lose nothing, so that one of them
-    among five turns fails no file, as long as half of the turns make the same calls or none: of a
-    model that is sure of nothing, a broken file too would part at near-ties only.
+    For each type, the result counts the turns with the merged model's decision (to call or not),
+    the turns with the same calls, and the server's answers that match the file's tokens or the
+    merged model's answer. `failed` is the reason why the file must not be served, or empty.
+
+    Near-ties do not count as a loss if at least half of the turns have the same calls. For a model
+    that is never certain, even a broken file would differ only at near-ties.
+
+    Args:
+        merged: The merged model's answers.
+        own_calls: The answers of each type. A type may have answered only the first turns.
+        served: The server's answers by type and turn.
+        least: The minimum share of decisions and calls to keep.
+        ties: The turns whose answers differ only after a near-tie, by type.
     """
     kept = {}
     for kind, answers in own_calls.items():
@@ -140,7 +149,7 @@ def gate(
             number for number, (one, other) in enumerate(pairs) if bool(one[1]) == bool(other[1])
         }
         called = {number for number, (one, _) in enumerate(pairs) if one[1]}
-        # Where two tokens tie in the file, what its cache holds decides between them.
+        # If two tokens tie in the file, the content of its cache decides between them.
         wrong = [
             number + 1
             for number, answer in served[kind].items()

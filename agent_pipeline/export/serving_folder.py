@@ -1,16 +1,17 @@
-"""The folder that servers read: the champion of every partition, ready for llama.cpp's server, vLLM
-and Ollama.
+"""The serving folder: the champion of every partition, ready for llama.cpp's server, vLLM and
+Ollama.
 
-    <lake>/serving/llama-server.ini          llama-server --models-preset: every partition is a
-    model (`model: "shop/support"`) <lake>/serving/base-1f0c….gguf           the base that their
-    adapters share <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
-    <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights,
-    for vLLM <lake>/serving/shop/support/served.json  the partition's section of the preset, and the
-    checksums of its files
+    <lake>/serving/llama-server.ini               for llama-server --models-preset
+    <lake>/serving/base-1f0c….gguf                the base model that adapters share
+    <lake>/serving/shop/support/                  GGUF files, and PEFT files for vLLM
+    <lake>/serving/shop/support/Modelfile         for ollama create shop-support -f Modelfile
+    <lake>/serving/shop/support/served.json       preset section, and checksums of the files
 
-Large files are hard links to those of the lake, where its disk has such. Files appear whole. The
-GGUF that was served before is deleted last, so that a folder with one GGUF is complete, and
-`read_folder` sees that a writer was killed.
+In llama-server, every partition is a model (`model: "shop/support"`).
+
+Large files are hard links to the files of the lake if both are on the same disk. A file appears
+only when it is complete. The GGUF that was served before is deleted last. So a folder with exactly
+one GGUF is complete, and `read_folder` notices a writer that was killed.
 """
 
 import os
@@ -43,7 +44,7 @@ from agent_pipeline.training.chain import find_trained_adapters
 PRESET = "llama-server.ini"
 RECORD = "served.json"
 _OLD_SECTION = "preset.ini"
-"""The file in which an older version kept a partition's section of the preset."""
+"""The file in which older versions stored a partition's section of the preset."""
 MODELFILE = "Modelfile"
 PEFT = (
     "adapter_config.json",
@@ -56,12 +57,12 @@ SECONDS = 5.0
 
 
 def base_folder(lake: Lake) -> Path:
-    """Where this machine keeps the GGUF files of base models."""
+    """Return the folder in which this machine keeps the GGUF files of base models."""
     return lake.fs.cache / "base-gguf"
 
 
 def serving_root(lake: Lake) -> Path:
-    """The folder of all partitions, on this machine."""
+    """Return the serving folder of all partitions on this machine."""
     return lake.fs.local(lake.root / "serving").resolve()
 
 
@@ -70,8 +71,12 @@ def partition_folder(lake: Lake, key: PartitionKey) -> Path:
 
 
 class Form(msgspec.Struct, frozen=True):
-    """What a server loads of an export: a whole model, or a base model and the adapter `lora` over
-    it, with the `chat_template` that the adapter was trained in.
+    """The files that a server loads for an export.
+
+    Attributes:
+        model: A whole model, or the base model of the adapter.
+        lora: The adapter; None for a whole model.
+        chat_template: The chat template with which the adapter was trained.
     """
 
     model: Path
@@ -80,12 +85,14 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class FolderContent(msgspec.Struct, frozen=True):
-    """What a partition's folder holds.
+    """The content of a partition's serving folder.
 
     Attributes:
-        folder: the folder. files: whether there is anything in it. identity: the first 16 digits of
-        the one export in it; empty if there is none, or if the folder is incomplete. damaged: the
-        names of the files that are missing, or whose content is not that which was written.
+        folder: The folder.
+        files: Whether the folder contains files.
+        identity: The first 16 digits of the export in the folder; empty if there is no export or
+            the folder is incomplete.
+        damaged: The names of files that are missing or have changed.
     """
 
     folder: Path
@@ -95,12 +102,12 @@ class FolderContent(msgspec.Struct, frozen=True):
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
-    """The record of what `write_folder` wrote for a partition.
+    """The record of the files that `write_folder` wrote for a partition.
 
     Attributes:
-        section: the partition's section of the preset.
-        files: the sha256 of every file by its name within the folder of all partitions.
-        sha256: the checksum of the record.
+        section: The partition's section of the preset.
+        files: The sha256 of every file, by its name within the folder of all partitions.
+        sha256: The checksum of the record.
     """
 
     section: str
@@ -109,7 +116,7 @@ class ServedFiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, section: str, files: dict[str, str]) -> "ServedFiles":
-        """Return the record of a section and of these files."""
+        """Return the record of a section and its files."""
         return cls(section, files, hash_json([section, files]))
 
 
@@ -117,10 +124,10 @@ _NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
 
 
 def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
-    """Return what a partition's folder holds on this machine.
+    """Return the content of a partition's folder on this machine.
 
-    A writer that was killed leaves a folder without an identity: it has a second GGUF, or the
-    preset or the Modelfile names another one.
+    If a writer was killed, the folder has no identity, because it has a second GGUF, or because the
+    preset or the Modelfile names another GGUF.
     """
     root, folder = serving_root(lake), partition_folder(lake, key)
     files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
@@ -142,10 +149,10 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
 
 
 def _damaged_files(root: Path, folder: Path) -> list[str]:
-    """Return the names of a partition's served files that are not as `write_folder` wrote them.
-    Reads every file.
+    """Return the names of a partition's served files that are missing or have changed. Every file
+    is read.
 
-    An older version wrote no record, so that its files cannot be checked.
+    Older versions did not write a record, so their files cannot be checked.
     """
     if not (folder / RECORD).exists():
         return []
@@ -169,9 +176,9 @@ def _read_record(folder: Path) -> ServedFiles | None:
 
 
 def _section(folder: Path) -> str:
-    """Return the section of a partition, or an empty text if the record of the folder is damaged.
+    """Return the section of a partition, or an empty text if the folder's record is damaged.
 
-    An older version wrote the section into a file of its own, and no record.
+    Older versions wrote the section into a separate file and wrote no record.
     """
     record = _read_record(folder)
     if record:
@@ -180,8 +187,9 @@ def _section(folder: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return a text; an empty one if there is no file. Bytes that are no text do not match any
-    text.
+    """Return the text of a file, or an empty text if the file does not exist.
+
+    Invalid bytes are replaced, so that the text does not match any expected text.
     """
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -190,7 +198,7 @@ def _read(path: Path) -> str:
 
 
 def clear_folder(lake: Lake, key: PartitionKey) -> None:
-    """Serve nothing of a partition: take it out of the preset first, then delete its folder."""
+    """Stop serving a partition: remove it from the preset first, and then delete its folder."""
     folder = partition_folder(lake, key)
     (folder / RECORD).unlink(missing_ok=True)
     (folder / _OLD_SECTION).unlink(missing_ok=True)
@@ -199,12 +207,15 @@ def clear_folder(lake: Lake, key: PartitionKey) -> None:
 
 
 def served_form(lake: Lake, export: Artifact) -> Form:
-    """The one form in which an export plays its episodes and is served. A base that this machine
-    has not as GGUF is converted.
+    """Return the form in which an export plays its episodes and is served.
+
+    If this machine does not have the base model as GGUF, it is converted.
 
     Raises:
-        DataError: the export does not say which, its report cannot be read, or its adapter is gone.
-        ExportError, ModelError: the base cannot be converted, or is not to be had.
+        DataError: The export does not name its form, its report cannot be read, or its adapter does
+            not exist anymore.
+        ExportError: The base model cannot be converted.
+        ModelError: The base model cannot be loaded.
     """
     short, name = export.identity[:16], read_export_report(export).ollama.gguf
     if not name:
@@ -230,10 +241,13 @@ def served_form(lake: Lake, export: Artifact) -> Form:
 
 
 def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artifact | None) -> str:
-    """Put an export into its partition's folder, and the partition into the preset. Return the form
-    that is served, in words.
+    """Write an export into its partition's folder, and the partition into the preset. Return a
+    description of the served form.
 
-    Raises as `served_form`.
+    Raises:
+        DataError: As `served_form`.
+        ExportError: As `served_form`.
+        ModelError: As `served_form`.
     """
     root, folder, form, short = (
         serving_root(lake),
@@ -251,7 +265,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
         for name in PEFT
         if adapter and (adapter.path / name).is_file()
     }
-    # A server sees by its name that a file is another one.
+    # Servers notice a changed file by its name.
     if form.lora:
         model, lora = root / form.model.name, folder / f"adapter-{short}.gguf"
         files |= {model: form.model, lora: form.lora}
@@ -267,7 +281,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     section |= {"ctx-size": read_export_report(export).ollama.num_ctx}
     for target, source in files.items():
         _link(source, target)
-    if form.lora:  # Ollama takes no adapter
+    if form.lora:  # Ollama does not accept adapters
         (folder / MODELFILE).unlink(missing_ok=True)
     else:
         text = (
@@ -298,13 +312,14 @@ _STALE_SECONDS = 3600.0
 
 
 def _remove_stale_links(root: Path) -> None:
-    """Remove files in the folder of all partitions that killed writers left an hour ago. Writers of
-    other partitions may be at work.
+    """Remove files in the folder of all partitions that killed writers left more than an hour ago.
+
+    Newer files may belong to writers of other partitions that are still running.
     """
     for path in root.glob(".*"):
         with suppress(OSError):  # another writer was faster
-            # A hard link has the time of the file that it links to. Only the change of its inode is
-            # new.
+            # A hard link has the modification time of the file that it links to. Only the change
+            # time of its inode is new.
             if (
                 _LINKING.fullmatch(path.name)
                 and time.time() - path.lstat().st_ctime > _STALE_SECONDS
@@ -313,29 +328,30 @@ def _remove_stale_links(root: Path) -> None:
 
 
 def write_preset(lake: Lake) -> None:
-    """Every partition's section, in one preset of llama-server's router."""
+    """Write the sections of all partitions into the preset of llama-server's router."""
     root = serving_root(lake)
     with lake.fs.lock(lake.root / ".locks" / "serving.lock"):
         write_atomically(root / PRESET, _preset(root).encode("utf-8"))
 
 
 def _preset(root: Path) -> str:
-    """Return the preset of llama-server's router that the sections of the partitions make."""
+    """Return the preset of llama-server's router, which consists of the sections of the partitions."""
     folders = {path.parent for name in (RECORD, _OLD_SECTION) for path in root.glob(f"*/*/{name}")}
     sections = [_section(folder) for folder in sorted(folders)]
     return "\n".join(["version = 1\n", *(section for section in sections if section)])
 
 
 def reload_preset(server: str) -> str:
-    """Ask a running llama-server to read its preset again; says in a sentence what came of it, or
-    what to do without a server's URL.
+    """Ask a running llama-server to read its preset again, and return a sentence about the result.
+
+    Without the URL of a server, the sentence says what to do.
     """
     if not server:
         return (
             "A llama-server that is running keeps the old preset: restart it, or set "
             "serving.server to its URL."
         )
-    # No proxy: what is set in the environment has no business with a server of one's own.
+    # No proxy: the environment's proxy must not be used for the user's own server.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{server.rstrip('/')}/models?reload=1", timeout=SECONDS):
@@ -348,8 +364,9 @@ def reload_preset(server: str) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Put a file in its place, whole, as a hard link or a copy. A file that is there already stays
-    if its content is the same.
+    """Create a file as a hard link or a copy. The file appears only when it is complete.
+
+    An existing file is kept if its content is the same.
     """
     same = target.is_file() and target.stat().st_size == source.stat().st_size
     if same and (target.samefile(source) or sha256_file(target) == sha256_file(source)):
@@ -366,12 +383,12 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _open_to_servers(target: Path, source: Path) -> None:
-    """Let other users read a file if they may read new files here: a server may run as another user
-    than the one that trained.
+    """Make a file readable for other users if new files in this folder are readable for them,
+    because a server may run as another user.
     """
     try:
         give_usual_mode(target)
-    except OSError:  # the file is a link to one of another user's
+    except OSError:  # the file is a link to another user's file
         copy = target.with_name(f".{target.name}-{uuid4().hex[:8]}")
         shutil.copyfile(source, copy)
         copy.replace(target)

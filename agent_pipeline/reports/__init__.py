@@ -1,4 +1,4 @@
-"""Pages and logs that a person reads: HTML pages, the report of episodes, logs of Inspect.
+"""The pages and logs that people read: HTML pages, the report of episodes, and logs for Inspect.
 
-This room changes when a person should see something else. It computes no score and decides nothing.
+This room computes no scores and makes no decisions.
 """

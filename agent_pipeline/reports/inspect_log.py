@@ -1,8 +1,10 @@
-"""An evaluation as a log of Inspect (inspect.aisi.org.uk/eval-logs.html), which its viewer shows and its Python API reads.
+"""The logs of an evaluation for Inspect (inspect.aisi.org.uk/eval-logs.html), which Inspect's
+viewer and its Python API read.
 
     inspect view --log-dir lake/models/evaluation
 
-A log is of one model: a zip of a header, summaries, and a JSON file a sample. A sample here is a held-out turn.
+A log belongs to one model. It is a zip file with a header, summaries, and one JSON file per sample.
+A sample is a held-out turn.
 """
 
 import json
@@ -20,7 +22,7 @@ from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.storage.pointers import now
 
 LOG = "{}.eval"
-"""Name of a model's log."""
+"""The name of a model's log."""
 SCORER = "right"
 _GRADES = {True: "C", False: "I"}
 
@@ -34,7 +36,17 @@ def write_log(
     samples: Sequence[SampleEntry],
     rows: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Write the log of `player` (`base` or `adapter`) of an evaluation. `rows` are the held-out rows by their ids."""
+    """Write the log of one model of an evaluation.
+
+    Args:
+        folder: The folder of the log.
+        player: The model, `base` or `adapter`.
+        task: The name of the Inspect task.
+        model: The name of the model.
+        report: The report of the evaluation.
+        samples: The entries of the answered turns.
+        rows: The held-out rows by id.
+    """
     figures = report.base if player == "base" else report.adapter
     created, means = (
         now(),
@@ -153,7 +165,9 @@ def _tool(function: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _schema(value: object) -> Any:
-    """A schema as Inspect has them: an object, also where JSON Schema allows a boolean or a list of them."""
+    """Return a schema in Inspect's form, which must be an object even if JSON Schema allows a
+    boolean or a list.
+    """
     if not isinstance(value, dict):
         return {}
     parts = {name: _schema(value[name]) for name in ("items",) if name in value}
@@ -186,7 +200,7 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
 
 
 def _reply(text: str, tools: Sequence[Tool]) -> dict[str, object]:
-    """What a model said: its words and calls, or the text as it is where a call in it cannot be read."""
+    """Return a model's reply as words and calls, or as plain text if a call in it cannot be parsed."""
     reply = parse_reply(text, tools)
     calls = (
         []

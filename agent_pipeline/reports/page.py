@@ -1,7 +1,9 @@
-"""The page of an evaluation or of a decision: one HTML file that a person opens. It loads nothing, and runs nothing but its own filters.
+"""The HTML page of an evaluation or a decision. The page is a single file that loads nothing and
+runs only its own filter script.
 
-Everything on it is text that models, users and tools wrote. The template escapes it, controls that would hide or turn text around are made
-visible, and a content security policy names the one script by its hash.
+All text on the page was written by models, users and tools. The template escapes it. Control
+characters that would hide or reverse text are made visible, and a content security policy allows
+only the page's own script, by its hash.
 """
 
 import base64
@@ -28,19 +30,23 @@ from agent_pipeline.training.report import TrainingReport, read_step_report
 PAGE = "report.html"
 MOST_TURNS, MOST_EPISODES = 500, 100
 LONGEST = 6_000
-"""Characters of a text on the page."""
+"""The maximum number of characters of a text on the page."""
 OUTCOMES = {
     (True, False): "lost",
     (False, True): "gained",
     (False, False): "both wrong",
     (True, True): "both right",
 }
-"""Whether the baseline and the candidate are right → what the candidate changed, the worst first."""
+"""The change that the candidate made, from the worst to the best, by whether the baseline and the
+candidate are right.
+"""
 _HIDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 Row = list[str]
 Text = tuple[str, str, bool | None]
-"""The name of a player, its text, and whether it is right; None for what was expected."""
+"""The name of a player, its text, and whether the text is right. For the expected text, the last
+value is None.
+"""
 
 PageItem = TypedDict(
     "PageItem",
@@ -56,16 +62,24 @@ PageItem = TypedDict(
         "texts": list[Text],
     },
 )
-"""A turn or an episode on a page. Its keys are those of the page's template."""
+"""A turn or an episode on a page. The keys are those of the page's template."""
 
 
 StoredRow = Mapping[str, Any]
-"""A held-out row, of which a page shows the messages."""
+"""A held-out row, whose messages a page shows."""
 
 
 class Split(NamedTuple):
-    """What was measured on a split: the report and the samples of the candidate's evaluation, and those of the champion's, if there is
-    one; without it the baseline is the base model. `path` is the candidate's samples, to be named."""
+    """The measurements on a split. Without a champion, the baseline is the base model.
+
+    Attributes:
+        name: The name of the split.
+        report: The report of the candidate's evaluation.
+        samples: The samples of the candidate's evaluation.
+        path: The path of the candidate's samples, which the page names.
+        champion: The report of the champion's evaluation, if there is a champion.
+        champion_samples: The samples of the champion's evaluation.
+    """
 
     name: str
     report: EvaluationReport
@@ -80,8 +94,18 @@ class Split(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What a page shows. `tables`: a title and its rows, the first being the head; `items`: turns, then episodes; `curves`: a title and
-    points (step, loss); `notes`: what is left out, and where it lies."""
+    """The content of a page.
+
+    Attributes:
+        title: The title.
+        facts: Facts by name, at the top of the page.
+        headline: The main statement.
+        reasons: The reasons for the headline.
+        tables: Tables with a title and rows. The first row is the head.
+        items: Turns and then episodes.
+        curves: Curves with a title and points (step, loss).
+        notes: Notes about content that is left out, and where it is stored.
+    """
 
     title: str
     facts: Mapping[str, str]
@@ -125,7 +149,9 @@ FILTERS: tuple[Literal["split", "class", "tool", "outcome"], ...] = (
 
 
 MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
-"""The fact of a page whose models saw surrogates: a reader must not take them for somebody's."""
+"""The fact that is shown if the models saw made-up values, so that readers do not take them for
+real people's data.
+"""
 
 
 def evaluation_page(
@@ -135,8 +161,16 @@ def evaluation_page(
     adapters: Sequence[Artifact],
     with_surrogates: bool = False,
 ) -> str:
-    """The page of an evaluation of which nothing was decided yet: the candidate beside its base. `adapters` are the candidate's, the last
-    being its own."""
+    """Return the page of an evaluation on which no decision was made yet. It compares the candidate
+    with its base model.
+
+    Args:
+        partition: The partition.
+        split: The measurements.
+        rows: The held-out rows by id.
+        adapters: The chain of the candidate's adapters. The last adapter is the candidate.
+        with_surrogates: Whether the models saw made-up values.
+    """
     turns, notes = bounded(differing_turns(split, rows), MOST_TURNS, "turns", split.path)
     adapter = f"{adapters[-1].asset} {adapters[-1].identity}" if adapters else ""
     facts = {
@@ -161,7 +195,7 @@ def evaluation_page(
 
 
 def training_curves(adapters: Sequence[Artifact]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """The training loss by step of each adapter."""
+    """Return the training loss by step of each adapter."""
     curves = []
     for adapter in adapters:
         report = read_step_report(adapter)
@@ -173,7 +207,9 @@ def training_curves(adapters: Sequence[Artifact]) -> list[tuple[str, list[tuple[
 
 
 def split_tables(split: Split) -> list[tuple[str, list[Row]]]:
-    """The figures of an evaluation with their intervals, and the share of right turns by class and by tool."""
+    """Return the figures of an evaluation with their intervals, and the share of right turns by
+    class and by tool.
+    """
     return [
         (f"Figures on the split {split.name}", figure_rows(split)),
         (f"Right turns by class and tool, {split.name}", group_rows(split)),
@@ -181,7 +217,11 @@ def split_tables(split: Split) -> list[tuple[str, list[Row]]]:
 
 
 def figure_rows(split: Split) -> list[Row]:
-    """A row a metric: the models, candidate − baseline with its 95 % interval over tasks, and the least difference that could be seen."""
+    """Return one table row per metric.
+
+    A row has the models' values, the difference candidate − baseline with its 95 % interval over
+    tasks, and the smallest difference that the evaluation could detect.
+    """
     reports = [
         split.report.base,
         *([split.champion.adapter] if split.champion else []),
@@ -221,7 +261,9 @@ def figure_rows(split: Split) -> list[Row]:
 
 
 def group_rows(split: Split) -> list[Row]:
-    """A row a class and a tool: the share of its turns that each model gets right."""
+    """Return one table row per class and per tool, with the share of its turns that each model gets
+    right.
+    """
     groups: defaultdict[str, list[tuple[SampleEntry, SampleEntry]]] = defaultdict(list)
     for new, old in _both(split):
         groups[new["expected_class"] or "nothing"].append((new, old))
@@ -256,8 +298,11 @@ def group_rows(split: Split) -> list[Row]:
 
 
 def differing_turns(split: Split, rows: Mapping[str, StoredRow]) -> list[PageItem]:
-    """The turns at which baseline and candidate say different things. `rows` are the held-out rows by their ids; of one that is not there
-    any more, only the prompt's end is shown."""
+    """Return the turns at which the baseline and the candidate give different answers.
+
+    `rows` are the held-out rows by id. If a row does not exist anymore, only the end of its prompt
+    is shown.
+    """
     turns: list[PageItem] = []
     for new, old in _both(split):
         baseline_answer = old["adapter_answer"] if split.champion else new["base_answer"]
@@ -297,7 +342,15 @@ def differing_turns(split: Split, rows: Mapping[str, StoredRow]) -> list[PageIte
 def bounded(
     items: Iterable[PageItem], most: int, what: str, path: str
 ) -> tuple[list[PageItem], list[str]]:
-    """At most so many, what the candidate lost first; and the sentence that says how many are left out, and where they lie."""
+    """Return at most `most` items, with harm and the candidate's losses first, and a note about the
+    items that are left out.
+
+    Args:
+        items: The items.
+        most: The maximum number of items.
+        what: The name of the items, for the note.
+        path: The path where all items are stored, for the note.
+    """
     order = list(OUTCOMES.values())
     ranked = sorted(items, key=lambda item: (not item["harm"], order.index(item["outcome"])))
     left = len(ranked) - most
@@ -307,7 +360,10 @@ def bounded(
 
 
 def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list[PageItem]:
-    """The episodes of all players side by side, by task, seed and trial. The first player is the baseline, the second the candidate."""
+    """Return the episodes of all players, grouped by task, seed and trial.
+
+    The first player is the baseline, and the second player is the candidate.
+    """
     baseline, candidate = list(played)[:2]
     tasks: defaultdict[tuple[str, int | None, int], dict[str, Transcript]] = defaultdict(dict)
     for player, episodes in played.items():
@@ -357,7 +413,10 @@ def _transcript(messages: Sequence[Message]) -> str:
 
 
 def _both(split: Split) -> Iterable[tuple[SampleEntry, SampleEntry]]:
-    """The candidate's and the baseline's entry of each turn that both were asked; the base's is the candidate's own."""
+    """Yield the candidate's and the baseline's entries of each turn that both models answered.
+
+    If the baseline is the base model, its answers are in the candidate's entries.
+    """
     champion = (
         {
             (champion_sample["row_id"], champion_sample["turn_index"]): champion_sample
@@ -375,7 +434,7 @@ def _both(split: Split) -> Iterable[tuple[SampleEntry, SampleEntry]]:
 def _sides(
     split: Split, both: Sequence[tuple[SampleEntry, SampleEntry]]
 ) -> tuple[list[ScoredAnswer], list[ScoredAnswer]]:
-    """How the baseline and the candidate did."""
+    """Return the scored answers of the baseline and of the candidate."""
     return [old["adapter" if split.champion else "base"] for _, old in both], [
         new["adapter"] for new, _ in both
     ]
@@ -410,7 +469,7 @@ def _interval(difference: ReportedDifference | None) -> Row:
 
 
 def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, object] | None:
-    """A curve in a field of 600 × 120, from its lowest to its highest value."""
+    """Return a curve scaled to a field of 600 × 120, from its lowest to its highest value."""
     known = [(x, y) for x, y in points if math.isfinite(y)]
     if len(known) < 2:
         return None
@@ -435,7 +494,9 @@ def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, objec
 
 
 def _visible(value: object) -> object:
-    """A text whose controls are seen: colours of a terminal, marks that turn the direction of what follows, halves of characters."""
+    """Return a text in which control characters are visible: terminal colors, marks that reverse
+    the direction of text, and lone surrogates.
+    """
     return (
         _HIDING.sub(lambda match: f"\\x{ord(match[0]):02x}", value)
         if isinstance(value, str) and _HIDING.search(value)
