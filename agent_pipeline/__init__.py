@@ -1,11 +1,11 @@
-"""The names that people know from elsewhere, each loaded when it is first used: `import
-agent_pipeline` itself loads nothing.
+"""The public Python names of the package.
 
-`docs/reference/names.md` says where each lives, and which asset uses it.
+A name is loaded when it is first used, so `import agent_pipeline` is fast. docs/reference/names.md
+lists all names. The definitions of the names belong to `compat`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_pipeline.compat.omniagents.distillation import eval_results_to_sft_dataset
@@ -20,17 +20,10 @@ if TYPE_CHECKING:
         SFTTrainingResult,
         train_sft,
     )
-    from agent_pipeline.compat.sage.agent import (
-        AgentSFTConfig,
-        AgentSFTTrainer,
-        EvalResult,
-        TrainingResult,
-    )
-    from agent_pipeline.compat.sage.capabilities import (
-        AgentCapabilityEvaluator,
-        CapabilityReport,
-        CapabilityScore,
-    )
+    from agent_pipeline.compat.sage.agent import AgentSFTTrainer
+    from agent_pipeline.compat.sage.capabilities import AgentCapabilityEvaluator
+    from agent_pipeline.compat.sage.capability_report import CapabilityReport, CapabilityScore
+    from agent_pipeline.compat.sage.config import AgentSFTConfig, EvalResult, TrainingResult
     from agent_pipeline.compat.sage.coresets import CoresetSelector
     from agent_pipeline.compat.sage.methods import MethodConfig, MethodRegistry
     from agent_pipeline.compat.sage.rl import RLTrainingConfig
@@ -52,39 +45,50 @@ if TYPE_CHECKING:
     from agent_pipeline.compat.swink import (
         ChatMlExporter,
         DpoExporter,
-        EvalSetResult,
         ExportOptions,
         NothingToExport,
-        ScoredTrace,
         ShareGptExporter,
         TrainingReporter,
         export_traces,
     )
+    from agent_pipeline.compat.swink_results import EvalSetResult, ScoredTrace
     from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
     from agent_pipeline.selection.buffer import OnlineContinualLearner
 
-_NAMES = {
-    "datasets.mixing": ("MixerConfig", "MultiTaskMixer", "TaskSample"),
-    "compat.sage.agent": ("AgentSFTConfig", "AgentSFTTrainer", "EvalResult", "TrainingResult"),
-    "compat.sage.capabilities": ("AgentCapabilityEvaluator", "CapabilityReport", "CapabilityScore"),
-    "compat.sage.coresets": ("CoresetSelector",),
+_NAMES_BY_MODULE = {
     "compat.omniagents.distillation": ("eval_results_to_sft_dataset",),
-    "compat.swink": (
-        "ChatMlExporter",
-        "DpoExporter",
-        "EvalSetResult",
-        "ExportOptions",
-        "NothingToExport",
-        "ScoredTrace",
-        "ShareGptExporter",
-        "TrainingReporter",
-        "export_traces",
+    "compat.omniagents.sessions": (
+        "export_traces_for_sft",
+        "list_sessions",
+        "load_history",
     ),
-    "compat.sage.methods": ("MethodConfig", "MethodRegistry"),
+    "compat.omniagents.sft": (
+        "SFTTrainer",
+        "SFTTrainingConfig",
+        "SFTTrainingResult",
+        "train_sft",
+    ),
+    "compat.sage.agent": ("AgentSFTTrainer",),
+    "compat.sage.capabilities": ("AgentCapabilityEvaluator",),
+    "compat.sage.capability_report": (
+        "CapabilityReport",
+        "CapabilityScore",
+    ),
+    "compat.sage.config": (
+        "AgentSFTConfig",
+        "EvalResult",
+        "TrainingResult",
+    ),
+    "compat.sage.coresets": ("CoresetSelector",),
+    "compat.sage.methods": (
+        "MethodConfig",
+        "MethodRegistry",
+    ),
     "compat.sage.rl": ("RLTrainingConfig",),
-    "compat.omniagents.sessions": ("export_traces_for_sft", "list_sessions", "load_history"),
-    "compat.omniagents.sft": ("SFTTrainer", "SFTTrainingConfig", "SFTTrainingResult", "train_sft"),
-    "compat.sage.trajectories.collector": ("CollectorConfig", "TrajectoryCollector"),
+    "compat.sage.trajectories.collector": (
+        "CollectorConfig",
+        "TrajectoryCollector",
+    ),
     "compat.sage.trajectories.conversion": (
         "SFTConversionConfig",
         "TrajectoryFilter",
@@ -96,20 +100,38 @@ _NAMES = {
         "TrajectoryStep",
         "load_trajectories",
     ),
+    "compat.swink": (
+        "ChatMlExporter",
+        "DpoExporter",
+        "ExportOptions",
+        "NothingToExport",
+        "ShareGptExporter",
+        "TrainingReporter",
+        "export_traces",
+    ),
+    "compat.swink_results": (
+        "EvalSetResult",
+        "ScoredTrace",
+    ),
+    "datasets.mixing": (
+        "MixerConfig",
+        "MultiTaskMixer",
+        "TaskSample",
+    ),
     "selection.buffer": ("OnlineContinualLearner",),
 }
-_PLACES = {name: place for place, names in _NAMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = sorted(_PLACES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_MODULES})

@@ -175,13 +175,33 @@ def read_sessions(
 ) -> Iterator[Session]:
     """Yield every session of a partition, complete and redacted.
 
-    All sessions are held in memory, because the last one may show a tool of the first one.
-    `ingestion` writes a table without holding them.
-
     Args:
         source: The store.
         key: The partition.
         options: The settings of the partition.
+
+    Raises:
+        PipelineError: Reading or preparing fails; see `TraceSource.sessions` and `Preparation`.
+    """
+    yield from prepare_sessions(source.sessions(key), key, options, source.notes)
+
+
+def prepare_sessions(
+    stored_sessions: Iterable[Session],
+    key: PartitionKey,
+    options: ReadingOptions,
+    notes: list[str],
+) -> Iterator[Session]:
+    """Yield the sessions of a partition, complete and redacted.
+
+    All sessions are held in memory, because the last one may show a tool of the first one.
+    `ingestion` writes a table without holding them.
+
+    Args:
+        stored_sessions: The sessions, as the store has them.
+        key: The partition.
+        options: The settings of the partition.
+        notes: Receives sentences that a person should read.
 
     Raises:
         PipelineError: Reading or preparing fails; see `TraceSource.sessions` and `Preparation`.
@@ -191,7 +211,7 @@ def read_sessions(
     originals: list[Session] = []
     sessions: list[Session] = []
     prepared: list[PreparedSession] = []
-    for session in source.sessions(key):
+    for session in stored_sessions:
         originals.append(copy(session))
         prepared.append(preparation.prepare(session, known=known))
         sessions.append(session)
@@ -208,7 +228,7 @@ def read_sessions(
         facts = prepared[index]
         preparation.note(sessions[index].session_id, facts.redacted, facts.private_id)
         schemas.add(facts.calls)
-    source.notes.extend(preparation.notes(key))
+    notes.extend(preparation.notes(key))
     tools = schemas.tools()
     for session in sessions:
         if tools and not session.tools:

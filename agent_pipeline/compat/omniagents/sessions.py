@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +28,7 @@ from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
 from agent_pipeline.ingestion.block_list import BlockList
-from agent_pipeline.ingestion.reading import read_sessions
+from agent_pipeline.ingestion.reading import prepare_sessions
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS, compile_leak_patterns, remove_leaks
@@ -275,7 +274,7 @@ def _read_filtered(
     reasons: dict[str, str | None] = {}
     forgotten: list[Session] = []
 
-    def list_stored(key: PartitionKey) -> Iterator[Session]:
+    def list_stored() -> Iterator[Session]:
         for session, items in source.histories(key):
             if blocked.has(session.session_id, key):
                 forgotten.append(session)
@@ -283,8 +282,7 @@ def _read_filtered(
             reasons[session.session_id] = filters.check_stored(session, items)
             yield session
 
-    stored = cast("TraceSource", SimpleNamespace(sessions=list_stored, notes=source.notes))
-    for session in read_sessions(stored, key, options):
+    for session in prepare_sessions(list_stored(), key, options, source.notes):
         yield session, reasons[session.session_id] or filters.check_prepared(session)
     for session in forgotten:
         yield session, "forgotten"

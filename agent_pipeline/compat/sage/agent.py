@@ -5,17 +5,16 @@ training itself belongs to `training`, and the figures to `evaluation`.
 """
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from agent_pipeline.compat.models import copy_model, find_base_model
-from agent_pipeline.compat.sage.coresets import CoresetSelector
+from agent_pipeline.compat.sage.config import AgentSFTConfig, EvalResult, TrainingResult
 from agent_pipeline.compat.sage.rl import add_row_defaults
 from agent_pipeline.compat.samples import Row, read_conversations
 from agent_pipeline.engine.scoring import average_losses
@@ -30,7 +29,7 @@ from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import encode_json
 from agent_pipeline.storage.filesystem import write_atomically
 from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
-from agent_pipeline.training.config import FURTHER, TrainingConfig
+from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.on_policy_steps import train_on_policy
 from agent_pipeline.training.preference_steps import train_preferences
 from agent_pipeline.training.provenance import FurtherInput, SftInput
@@ -42,121 +41,6 @@ if TYPE_CHECKING:
 
 MODEL_FOLDER = "model"
 BUFFER_FILE = "replay_buffer.json"
-DEFAULT_CORESET_SIZE = 1000
-
-
-@dataclass(frozen=True)
-class AgentSFTConfig:
-    """Options of a training run.
-
-    Attributes:
-        base_model: The base model.
-        train_data: A file, a dataset, or a list of rows or trajectories; see `compat.samples`.
-        eval_data: Held-out data in the same forms. It may share no conversation with `train_data`.
-        output_dir: The directory of the run. The model is in its folder `model`.
-        learning_rate: The default is meant for training all weights. A rate for LoRA is usually
-            ten to fifty times higher.
-        max_seq_length: The longest row, in tokens.
-        use_coreset_selection: Whether a coreset is trained on. If its strategy needs losses, they
-            are those of the base model.
-        coreset_target_size: Rows of the coreset; None for half of the rows, at most 1,000.
-        use_online_continual: Whether the rows are a stream of batches, each mixed with rows of
-            earlier batches. The replay buffer stays in `output_dir`, so that the next training run
-            replays the rows of this run.
-        continual_replay_ratio: The share of replayed rows.
-        max_steps: The largest number of steps; 0 for no limit.
-
-    Raises:
-        SettingsError: An option is out of range, or contradicts another option.
-    """
-
-    base_model: str
-    train_data: object
-    eval_data: object = None
-    output_dir: str = "./agent_sft_output"
-    num_epochs: float = 3
-    batch_size: int = 8
-    learning_rate: float = 2e-5
-    gradient_accumulation_steps: int = 4
-    max_seq_length: int = 2048
-    use_lora: bool = True
-    lora_r: int = 16
-    lora_alpha: int = 32
-    use_dora: bool = False
-    use_lora_plus: bool = False
-    lora_plus_lr_ratio: float = 16.0
-    use_coreset_selection: bool = False
-    coreset_strategy: str = "hybrid"
-    coreset_target_size: int | None = None
-    use_online_continual: bool = False
-    continual_buffer_size: int = 2048
-    continual_replay_ratio: float = 0.25
-    max_steps: int = 0
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        self.make_training_config()
-        if self.use_coreset_selection:
-            self.make_selector(2 * DEFAULT_CORESET_SIZE)
-        if self.use_online_continual:
-            self.make_learner()
-
-    def make_training_config(self) -> TrainingConfig:
-        """Return the options under the names of `training`."""
-        return TrainingConfig.translated({**vars(self), "in_order": self.use_online_continual})
-
-    def make_selector(self, row_count: int) -> CoresetSelector:
-        """Return the selector of the coreset of `row_count` rows."""
-        size = self.coreset_target_size
-        if size is None:
-            size = min(DEFAULT_CORESET_SIZE, math.ceil(row_count / 2))
-        return CoresetSelector(self.coreset_strategy, size, seed=self.seed)
-
-    def make_learner(self) -> OnlineContinualLearner:
-        """Return an empty replay buffer."""
-        return OnlineContinualLearner(
-            self.continual_buffer_size, self.continual_replay_ratio, seed=self.seed
-        )
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of a training run.
-
-    Attributes:
-        model_path: The directory of the model.
-        final_loss: The loss of the last step, in nats per trained token.
-        eval_loss: The loss on `eval_data`; None without `eval_data`.
-        steps: The number of steps.
-        counts: `records`, the `rows` of them, the rows of the `coreset`, the `replayed` rows, and
-            the `trained` rows.
-        report: The content of `training.json`.
-    """
-
-    model_path: str
-    final_loss: float
-    eval_loss: float | None
-    steps: int
-    counts: dict[str, int]
-    report: dict[str, Any] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The figures of a model on turns of its agent.
-
-    Attributes:
-        accuracy: The share of turns that are right: a call by its name and arguments, an answer by
-            its words.
-        loss: The loss in nats per trained token.
-        num_samples: The number of turns.
-        details: Further figures, and every turn with the model's reply (`samples`).
-    """
-
-    accuracy: float
-    loss: float | None
-    num_samples: int
-    details: dict[str, Any] = field(repr=False)
 
 
 class AgentSFTTrainer:
@@ -314,13 +198,13 @@ class AgentSFTTrainer:
         encoded = [encode_row(answerer.renderer, row, answerer.max_length) for row in rows]
         fitting_rows = [row for row in encoded if row is not None]
         forward_pass = answerer.forward(fitting_rows, questions)
-        asked = [question.sample for question in questions]
+        asked_samples = [question.sample for question in questions]
         replies = forward_pass.replies
         scores = [
             score(sample, reply.text, reply.cut)
-            for sample, reply in zip(asked, replies, strict=True)
+            for sample, reply in zip(asked_samples, replies, strict=True)
         ]
-        figures = measure_answers([sample.task_key for sample in asked], scores)
+        figures = measure_answers([sample.task_key for sample in asked_samples], scores)
         details: dict[str, object] = msgspec.to_builtins(figures)
         details["counts"] = {
             **counts,
@@ -336,7 +220,7 @@ class AgentSFTTrainer:
                 "actual": reply.text,
                 "right": answer_score.right,
             }
-            for sample, reply, answer_score in zip(asked, replies, scores, strict=True)
+            for sample, reply, answer_score in zip(asked_samples, replies, scores, strict=True)
         ]
         accuracy = sum(answer_score.right for answer_score in scores) / len(scores)
         return EvalResult(accuracy, average_losses(forward_pass.losses), len(scores), details)

@@ -25,29 +25,27 @@ Scores of whole models for the decision belong to `evaluation`.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 
 from agent_pipeline.compat.examples import resolve_measure
 from agent_pipeline.compat.models import load_answerer
+from agent_pipeline.compat.sage.capability_report import CapabilityReport, CapabilityScore, mean
+from agent_pipeline.compat.sage.coherence import compute_f1, find_fault
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.evaluation.answer_scoring import score, values
-from agent_pipeline.evaluation.call_matching import same_call
+from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.episodes import EpisodeReply, Player, play
 from agent_pipeline.evaluation.players import message_of, model_player
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
-from agent_pipeline.evaluation.turns import plain
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
-from agent_pipeline.models.families import ParsedReply, parse_reply
-from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
+from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.reports.episode_report import measure_player
 from agent_pipeline.sessions.session import Message, Tool, hash_json
-from agent_pipeline.sessions.transcript import list_texts
 
 DEFAULT_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
@@ -59,63 +57,6 @@ class SampleRow(DatasetRow, total=False):
     """A sample as a row, with its instructions."""
 
     instructions: Sequence[object] | None
-
-
-@dataclass(frozen=True)
-class CapabilityScore:
-    """The score of a capability.
-
-    Attributes:
-        capability: The capability.
-        score: The score from 0 to 1; None if no sample can measure the capability.
-        num_samples: How many values the score is the mean of.
-        details: What these values are (`of`), and the parts of the score.
-    """
-
-    capability: str
-    score: float | None
-    num_samples: int
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CapabilityReport:
-    """The scores of all capabilities that were measured."""
-
-    scores: dict[str, CapabilityScore]
-
-    @property
-    def overall(self) -> float | None:
-        """The mean of all scores that are not None."""
-        scores = [capability.score for capability in self.scores.values()]
-        return _mean([value for value in scores if value is not None])
-
-    def get_score(self, cap: str) -> float | None:
-        """Return the score of a capability.
-
-        Raises:
-            ArgumentError: The capability was not measured.
-        """
-        if cap not in self.scores:
-            raise ArgumentError(
-                f"The report does not have the capability {cap!r}: it has "
-                f"{', '.join(self.scores) or 'none'}."
-            )
-        return self.scores[cap].score
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        scores = {name: asdict(capability) for name, capability in self.scores.items()}
-        return {"overall": self.overall, "scores": scores}
-
-    def summary(self) -> str:
-        """Return one line per capability."""
-        lines = [
-            f"{name:<22} {_format_score(capability.score)}  ({capability.num_samples} "
-            f"{capability.details.get('of', 'samples')})"
-            for name, capability in self.scores.items()
-        ]
-        return "\n".join([*lines, f"{'overall':<22} {_format_score(self.overall)}"])
 
 
 @dataclass(frozen=True)
@@ -223,13 +164,13 @@ class AgentCapabilityEvaluator:
             **counts,
             "too_long": len(samples) - len(turns),
         }
-        return CapabilityScore(cap, _mean(measurement.values), len(measurement.values), details)
+        return CapabilityScore(cap, mean(measurement.values), len(measurement.values), details)
 
     def _play(self, player: Player, rows: Sequence[SampleRow]) -> CapabilityScore:
         """Play each task once, and return the share of tasks done."""
         tasks = list({row["task_key"]: row for row in rows}.values())
         episodes = play(load_world(self.world), tasks, player, progress=self.progress)
-        share_done = _mean([episode.done for episode in episodes])
+        share_done = mean([episode.done for episode in episodes])
         figures = msgspec.to_builtins(measure_player(episodes))
         return CapabilityScore(
             "planning", share_done, len(episodes), {"of": "tasks played", **figures}
@@ -267,9 +208,9 @@ def _measure_tool_use(turns: Sequence[_AnsweredTurn]) -> _Measurement:
     scores = [score(turn.sample, turn.reply) for turn in turns]
     details = {
         "of": "turns with calls",
-        "called": _mean([answer.called for answer in scores]),
-        "tool_name": _mean([bool(answer.tool_name) for answer in scores]),
-        "arguments": _mean([bool(answer.arguments) for answer in scores]),
+        "called": mean([answer.called for answer in scores]),
+        "tool_name": mean([bool(answer.tool_name) for answer in scores]),
+        "arguments": mean([bool(answer.arguments) for answer in scores]),
         "invalid_calls": sum(answer.invalid_call for answer in scores),
     }
     return _Measurement([bool(answer.exact) for answer in scores], details)
@@ -288,8 +229,8 @@ def _measure_planning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
     all_steps = [step for steps in right_steps.values() for step in steps]
     details = {
         "of": "conversations of several steps",
-        "complete": _mean([rate == 1 for rate in progress]),
-        "next_step": _mean(all_steps),
+        "complete": mean([rate == 1 for rate in progress]),
+        "next_step": mean(all_steps),
         "steps": len(all_steps),
     }
     return _Measurement(progress, details)
@@ -301,7 +242,7 @@ def _measure_reasoning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
     for turn in turns:
         sample = turn.sample
         parsed = parse_reply(turn.reply, sample.tools)
-        fault = _find_fault(sample, parsed)
+        fault = find_fault(sample, parsed)
         if fault is not None:
             faults[fault] += 1
         if fault is not None or bool(sample.calls) != parsed.is_call:
@@ -309,7 +250,7 @@ def _measure_reasoning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
         elif sample.calls:
             step_score = 1.0
         else:
-            step_score = _compute_f1(turn.reply, sample.text)
+            step_score = compute_f1(turn.reply, sample.text)
         step_scores[sample.row_id].append(step_score)
     coherence = [sum(steps) / len(steps) for steps in step_scores.values()]
     details = {
@@ -340,7 +281,7 @@ def _measure_instructions(
         missed.update(name for name, passed in outcomes.items() if not passed)
     details = {
         "of": "instructions",
-        "all_of_a_turn": _mean(complete_turns),
+        "all_of_a_turn": mean(complete_turns),
         "turns": len(complete_turns),
         "missed": dict(sorted(missed.items())),
     }
@@ -371,50 +312,6 @@ def _check_instructions(turn: _AnsweredTurn, instructions: Sequence[Any] | None)
         if passed is not None:
             outcomes[measure.name] = passed
     return outcomes
-
-
-def _find_fault(sample: TurnSample, parsed: ParsedReply) -> str | None:
-    """Return why a reply breaks the chain of steps, or None if it does not.
-
-    The reasons are `invalid_call`, `repeated_call`, `ungrounded_argument` and `ungrounded_number`.
-    """
-    if parsed.invalid:
-        return "invalid_call"
-    schemas = list_parameter_schemas(sample.tools)
-    earlier_calls = [call for message in sample.prompt for call in expected_calls(message)]
-    for call in parsed.calls:
-        is_due = any(same_call(call, due, schemas) for due in sample.calls)
-        if not is_due and any(same_call(call, earlier, schemas) for earlier in earlier_calls):
-            return "repeated_call"
-    earlier_text = " ".join(text for message in sample.prompt for text in list_texts(message))
-    earlier_words = plain(earlier_text)
-    due_values = {str(value) for call in sample.calls for value in _list_values(call.arguments)}
-    for call in parsed.calls:
-        for value in map(str, _list_values(call.arguments)):
-            if value not in due_values and plain(value) not in earlier_words:
-                return "ungrounded_argument"
-    if not parsed.is_call and values([parsed.text]) - values([earlier_text, sample.text]):
-        return "ungrounded_number"
-    return None
-
-
-def _list_values(arguments: object) -> list[str | int | float]:
-    """Return the texts and numbers in the arguments of a call."""
-    if isinstance(arguments, dict):
-        arguments = list(arguments.values())
-    if isinstance(arguments, list):
-        return [value for argument in arguments for value in _list_values(argument)]
-    if isinstance(arguments, str | int | float) and not isinstance(arguments, bool):
-        return [arguments]
-    return []
-
-
-def _compute_f1(left_text: str, right_text: str) -> float:
-    """Return the F1 of the words of two texts; 1 if both texts have no words."""
-    left, right = Counter(plain(left_text).split()), Counter(plain(right_text).split())
-    if not left or not right:
-        return float(left == right)
-    return 2 * (left & right).total() / (left.total() + right.total())
 
 
 def _write_reply(reply: object) -> str:
@@ -452,11 +349,3 @@ def _make_row(sample: Mapping[str, object], cap: str, number: int) -> SampleRow:
         "tools": cast("list[Tool]", sample.get("tools") or []),
         "instructions": cast("Sequence[object] | None", sample.get("instructions")),
     }
-
-
-def _mean(numbers: Sequence[float]) -> float | None:
-    return sum(numbers) / len(numbers) if numbers else None
-
-
-def _format_score(value: float | None) -> str:
-    return "   –" if value is None else f"{value:.2f}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.compat.examples import format_counts
-from agent_pipeline.compat.sage.agent import AgentSFTConfig
+from agent_pipeline.compat.sage.config import AgentSFTConfig
 from agent_pipeline.compat.sage.trajectories.conversion import (
     TrajectoryFilter,
     TrajectoryToSFTConverter,
