@@ -74,11 +74,18 @@ def dagster_home() -> Path:
                 f"{POSTGRES} needs the package dagster-postgres: pip install "
                 f"'agent-pipeline[postgres]'."
             )
-        # The driver that it brings: SQLAlchemy 2.1 would take another one for an address that names
-        # none.
-        os.environ[POSTGRES] = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", postgres)
+        name_postgres_driver()
     os.environ["DAGSTER_HOME"] = str(home)
     return home
+
+
+def name_postgres_driver() -> None:
+    """Add the driver that dagster-postgres brings to an address in `DAGSTER_POSTGRES_URL`.
+
+    For an address without a driver, SQLAlchemy 2.1 would use another driver.
+    """
+    if postgres := os.environ.get(POSTGRES):
+        os.environ[POSTGRES] = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", postgres)
 
 
 def open_instance() -> "dg.DagsterInstance":

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_pipeline._compat.dagster_webserver import run_webserver
+from agent_pipeline.cli.instance import name_postgres_driver
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 
@@ -116,6 +117,7 @@ def main() -> None:
         hosts = load_settings().ui_hosts
     except PipelineError:  # the UI shows what is wrong with the settings
         hosts = []
+    name_postgres_driver()
     run_webserver(lambda app: OwnPagesOnly(app, hosts))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent_pipeline.cli import webserver
 from agent_pipeline.cli.instance import dagster_home, open_instance
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError, disk_sentence
@@ -202,6 +203,21 @@ def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_
         "the driver that dagster-postgres brings"
     )
     assert "secret" not in text
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
+def test_web_server_without_serve_names_the_driver_of_postgres(toml, monkeypatch, scheme):
+    """`python -m agent_pipeline.cli.webserver` opens the database that `serve webserver` opens."""
+    toml("")
+    addresses = []
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", f"{scheme}://me:secret@db/dagster")
+    monkeypatch.setattr(
+        webserver,
+        "run_webserver",
+        lambda wrap: addresses.append(os.environ["DAGSTER_POSTGRES_URL"]),
+    )
+    webserver.main()
+    assert addresses == ["postgresql+psycopg2://me:secret@db/dagster"]
 
 
 @pytest.mark.parametrize("made_with", ["postgresql://db/dagster", ""])
