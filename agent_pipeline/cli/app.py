@@ -5,7 +5,8 @@ Each group of commands has a module of its own; this one puts them together.
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -20,8 +21,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Turn the sessions of an AI agent into a small model that does the agent's job.",
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"agent-pipeline {version('agent-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Turn the sessions of an AI agent into a small model that does the agent's job."""
+
+
 PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
     "Start": [
         (running.demo, "demo"),

@@ -1,11 +1,14 @@
 """Check the settings before a run needs them: check."""
 
+from typing import Annotated
+
 import typer
 from rich.console import Console
 
 from agent_pipeline.config.settings import config_file, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.notifications import send_test
 
 console = Console()
 
@@ -15,11 +18,18 @@ UNSAFE = (
 )
 
 
-def check() -> None:
+def check(
+    with_test: Annotated[
+        bool,
+        typer.Option(
+            "--send-test", help="Send a test notification to every address of notify.urls."
+        ),
+    ] = False,
+) -> None:
     """Check every setting, and show the settings that are not defaults and where each is set.
 
     The exit code is 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be
-    written to, or settings name an agent that no store has.
+    written to, settings name an agent that no store has, or a test notification is not delivered.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
     from agent_pipeline.defs.automation.nightly import cron_problems
@@ -49,6 +59,8 @@ def check() -> None:
         sentences.append(str(error))
     for line in set_values(keys):
         console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
+    if with_test:
+        sentences += _send_test(settings.notify.urls)
     for sentence in sentences:
         console.print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if sentences:
@@ -59,6 +71,24 @@ def check() -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _send_test(urls: list[str]) -> list[str]:
+    """Send a test notification to each address, and return a sentence per failure."""
+    if not urls:
+        return ["--send-test needs an address: set notify.urls (docs/how-to/slack.md)."]
+    failures = []
+    for position, reason in enumerate(send_test(urls), start=1):
+        if reason:
+            failures.append(
+                f"Address {position} of notify.urls did not accept the test notification: check "
+                "the address, and whether this machine can reach it."
+            )
+            continue
+        console.print(
+            f"A test notification was sent to address {position} of notify.urls.", highlight=False
+        )
+    return failures
 
 
 def set_values(keys: list[PartitionKey]) -> list[str]:

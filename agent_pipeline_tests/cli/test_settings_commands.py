@@ -1,5 +1,6 @@
 """The commands of settings: `check`, and `materialize --set … --save`."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from agent_pipeline.cli import running
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline_tests.conftest import SAMPLE
+from agent_pipeline_tests.judging.endpoint import endpoint
 
 
 @pytest.fixture
@@ -49,6 +51,33 @@ def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
     assert done.exit_code == 1
     wrong, unknown = (line for line in done.output.splitlines() if line.startswith("error: "))
     assert "ended_with_answer" in wrong and "shop/support" in unknown
+
+
+def test_version() -> None:
+    done = CliRunner().invoke(app, ["--version"], catch_exceptions=False)
+    assert (done.exit_code, done.output) == (0, f"agent-pipeline {version('agent-pipeline')}\n")
+
+
+def test_check_sends_a_test_notification(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address gets one notification. An address that refuses it is an error of its own."""
+    pytest.importorskip("apprise")
+    command = ["check", "--send-test"]
+    without = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert without.exit_code == 1 and "notify.urls" in without.output
+    with endpoint(lambda request, number: (200, {}, "{}")) as server:
+        monkeypatch.setenv("ADDRESS", server.url.replace("http://", "json://"))
+        add(project, '[notify]\nurls = ["$ADDRESS"]\n')
+        done = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert done.exit_code == 0 and "sent to address 1" in done.output
+        assert [each["title"] for each in server.requests] == ["agent-pipeline: test"]
+        CliRunner().invoke(app, ["check"], catch_exceptions=False)
+        assert len(server.requests) == 1
+        urls = '["json://me:hidden-word@127.0.0.1:9/", "$ADDRESS"]'
+        monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", urls)
+        partly = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert partly.exit_code == 1 and len(server.requests) == 2
+    assert "error: Address 1 of notify.urls did not accept" in partly.output
+    assert "sent to address 2" in partly.output and "hidden-word" not in partly.output
 
 
 def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_not_saves_nothing(

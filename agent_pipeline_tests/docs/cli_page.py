@@ -33,7 +33,7 @@ JSON_OUTPUTS = {
 INTRODUCTION = """\
 `make install` installs the command as `.venv/bin/agent-pipeline`. This page writes it without
 `.venv/bin`. Every command explains itself with `--help` or `-h`, for example
-`agent-pipeline materialize --help`.
+`agent-pipeline materialize --help`. `agent-pipeline --version` prints the version.
 
 A partition is one agent of one project, written as `project/agent`, such as `shop/support`.
 
