@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from agent_pipeline.compute.params import OptionValues, on_this_machine
 from agent_pipeline.compute.worker_messages import writer
+from agent_pipeline.config.settings import config_file
 from agent_pipeline.errors import (
     LESS_MEMORY,
     PipelineError,
@@ -30,6 +31,7 @@ from agent_pipeline.errors import (
 )
 from agent_pipeline.method_comparison.task import TASKS
 from agent_pipeline.models.device import describe_unused_gpu
+from agent_pipeline.plugins import set_module_folder
 from agent_pipeline.progress import throttled
 
 
@@ -63,6 +65,7 @@ def main() -> None:
         task = pipes.get_extra("task")
         try:
             _check_version(task, pipes.get_extra("version"))
+            _find_user_modules()
             params = TASKS[task].decode(on_this_machine(pipes.get_extra("params")))
             with _turn(Path(params.cache), params.at_once, pipes.log.info) as place:
                 if note := describe_unused_gpu():
@@ -84,6 +87,16 @@ def main() -> None:
                 raise
             result = {"error": sentence, "passing": is_retryable(error)}
         pipes.report_custom_message(result)
+
+
+def _find_user_modules() -> None:
+    """Find users' modules next to `pipeline.toml`, as the process that started this one does.
+
+    Another machine may not have the file. Then the modules have to be installed there.
+    """
+    with suppress(SettingsError):
+        file = config_file()
+        set_module_folder(file.parent if file else None)
 
 
 def _end_with_parent() -> None:

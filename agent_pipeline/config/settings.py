@@ -50,6 +50,7 @@ from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import did_you_mean, problem
+from agent_pipeline.plugins import set_module_folder
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
@@ -429,6 +430,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValueError as error:  # JSON in a variable that is none
         raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
     set_largest_record(settings.largest_record_mb)
+    set_module_folder(file.parent if file else None)
     settings._home = file.parent if file else Path.cwd()
     settings._variables = EnvSettingsSource(Settings)()
     _check_assets(settings, file)
