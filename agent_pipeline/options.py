@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from agent_pipeline.errors import SettingsError
 
@@ -177,8 +178,14 @@ def _log_earlier_name(name: str, current_name: str) -> None:
     )
 
 
+MAX_NAMES = 15
+"""Names that an error lists. If there are more, the error shows only the nearest names."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest name, or all known names.
+
+    If there are many names, at most three that are similar are shown.
 
     Example:
         >>> did_you_mean("lorar", ["lora_r", "max_steps"])
@@ -188,19 +195,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return (
-        f": did you mean {close[0]}?"
-        if close
-        else f": choose one of {', '.join(names)}."
-        if names
-        else "."
-    )
+    if close:
+        return f": did you mean {close[0]}?"
+    if len(names) > MAX_NAMES:
+        similar = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        if not similar:
+            return ": no known name is similar."
+        return f": similar names are {', '.join(similar)}."
+    return f": choose one of {', '.join(names)}." if names else "."
 
 
 def problem(
     error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = ""
 ) -> str:
-    """Return the first problem that pydantic found in a model's values, as one sentence.
+    """Return the first problem that pydantic found in a model's values, and every unknown name.
+
+    Each problem is one sentence.
 
     Args:
         error: The error.
@@ -208,7 +218,12 @@ def problem(
         prefix: What stands before the setting's name.
         where: The file that the sentence names.
     """
-    first = error.errors()[0]
+    first, *others = error.errors()
+    shown = [first, *(other for other in others if other["type"] == "extra_forbidden")]
+    return " ".join(_describe_problem(details, model, prefix, where) for details in shown)
+
+
+def _describe_problem(first: ErrorDetails, model: type[BaseModel], prefix: str, where: str) -> str:
     path = [str(part) for part in first["loc"]]
     owner, field = _field_at(model, path)
     name, where = prefix + ".".join(path), f" in {where}" if where else ""

@@ -103,12 +103,13 @@ def champions(
     known = ", ".join(str(key) for key, _ in exported)
     if not exported:
         raise DataError(
-            f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent "
-            f"first."
+            f"The lake {lake.root} holds no exported model of {partition or 'any agent'}: run "
+            f"`agent-pipeline materialize {partition or 'PARTITION'}` first."
         )
     if partition and parse_key(partition) not in dict(exported):
         raise DataError(
-            f"The lake {lake.root} holds no export of {partition}: there are exports of {known}."
+            f"The lake {lake.root} holds no exported model of {partition}, only of {known}: run "
+            f"`agent-pipeline materialize {partition}` first."
         )
     keys = [parse_key(partition)] if partition else [key for key, _ in exported]
     for sentence in complete_interrupted_moves(settings, lake, keys):

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from agent_pipeline.cli.words import with_noun
 from agent_pipeline.config.settings import config_file, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey
@@ -67,7 +68,8 @@ def check(
         raise typer.Exit(1)
     stores = without_credentials(", ".join(map(str, settings.stores)))
     console.print(
-        f"{config_file() or 'The settings'}: no errors. {len(keys)} agents in {stores}.",
+        f"{config_file() or 'The settings'}: no errors. {with_noun(len(keys), 'agent')} in "
+        f"{stores}.",
         highlight=False,
         soft_wrap=True,
     )

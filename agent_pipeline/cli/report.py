@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agent_pipeline.cli.words import with_noun
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.evaluation_report import (
@@ -346,8 +347,8 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     who = f"{report.session_ids[0]} is" if one else f"{len(report.session_ids)} sessions are"
     _print(
         console,
-        f"{who} forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of "
-        f"{where}.",
+        f"{who} forgotten: {with_noun(rows, 'row')} and {with_noun(mentions, 'mention')} in "
+        f"{with_noun(files, 'file')}; kept out of {where}.",
     )
     if report.judge_answers:
         _print(

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.cli.instance import WORKSPACE, dagster_home, make_known, open_instance
+from agent_pipeline.cli.words import with_noun
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import LakeError, SettingsError, StoreError
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -157,8 +158,8 @@ def dev(
         )
     make_known(keys)
     console.print(
-        f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: "
-        f"http://{host}:{port}",
+        f"{with_noun(len(keys), 'partition')}: {', '.join(map(str, keys))}\n"
+        f"Dagster home: {home}\nUI: http://{host}:{port}",
         highlight=False,
     )
     # `dg dev`, which is to replace this command, belongs to a package for developers that a user

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.cli.instance import make_known
+from agent_pipeline.cli.words import with_noun
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import without_credentials
@@ -81,8 +82,8 @@ def discover(
 def _show(discovery: "Discovery") -> None:
     for store in discovery.stores:
         totals = (
-            f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} "
-            f"sessions"
+            f"{store.source}, {with_noun(store.projects, 'project')}, "
+            f"{with_noun(store.agents, 'agent')}, {with_noun(store.sessions, 'session')}"
         )
         path = without_credentials(store.path)
         console.print(
@@ -116,7 +117,8 @@ def _show(discovery: "Discovery") -> None:
             console.print(f"error: {without_credentials(error)}", markup=False, soft_wrap=True)
     if discovery.unknown:
         console.print(
-            f"No reader knows {len(discovery.unknown)} files: {', '.join(discovery.unknown[:20])}",
+            f"No reader knows {with_noun(len(discovery.unknown), 'file')}: "
+            f"{', '.join(discovery.unknown[:20])}",
             markup=False,
             soft_wrap=True,
         )

@@ -9,9 +9,10 @@ silently leave a default in place.
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import (
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid"
     )
+    other_names: ClassVar[Mapping[str, str]] = {group: f"assets.{group}" for group in ASSETS}
+    """Names that a user may try, and where the setting is."""
 
     store: Annotated[str | list[str], NoDecode] = Field(
         default_factory=own_store,

@@ -116,9 +116,9 @@ def quote(text: str) -> str:
         not char.isprintable() and char not in "\n\r\t " for char in text
     ):
         raise ExportError(
-            f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's "
-            f"end or an unprintable "
-            "character: change the chat template or the stop token."
+            f"A Modelfile cannot contain the value {text[:60]!r}, which has three quotes at the "
+            "end of a line, or an unprintable character: change the chat template or the stop "
+            "token."
         )
     return quoted
 
@@ -139,8 +139,7 @@ def model_name(project: str, agent: str) -> str:
     if not name:
         raise ExportError(
             f"No Ollama model can be named after project '{project}' and agent '{agent}', which "
-            f"have no letter or digit of "
-            "a to z or 0 to 9: give the model a name of your own."
+            "have no letter from a to z and no digit: give the model a name of your own."
         )
     return name
 
@@ -161,7 +160,8 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
         return OllamaResult(
             name,
             False,
-            f"No ollama is on PATH, so {name} was not registered: install Ollama and run "
+            f"The program ollama is not on PATH, so {name} was not registered: install Ollama and "
+            f"run "
             f"`{by_hand}`.",
         )
     # In the Modelfile's folder, because its FROM names the GGUF next to it.
@@ -171,9 +171,8 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     if done.returncode != 0:
         reason = plain(last_line(done)) or "nothing"
         raise ExportError(
-            f"The step `ollama create {name}` failed with exit code {done.returncode}, its last "
-            f"line being '{reason}': see "
-            f"that Ollama runs (`ollama serve`), then run `{by_hand}`."
+            f"The command `ollama create {name}` failed with exit code {done.returncode} (last "
+            f"line: '{reason}'): start Ollama (`ollama serve`), then run `{by_hand}`."
         )
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
@@ -206,16 +205,16 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
         ) as response:
             there = json.load(response)["_debug_info"]["rendered_template"]
     except (OSError, ValueError, KeyError) as error:
-        return f"What Ollama renders was not compared: {url} did not say it ({error})."
+        return f"Ollama's prompt was not checked: {url} did not return it ({error})."
     here = remove_marks(
         renderer.render(cast(list[Message], ROUND_TRIP), [TOOL], add_generation_prompt=True)
     )
     if here != there:
         raise ExportError(
-            f"Ollama renders a prompt of {name} otherwise than training did, "
-            f"{first_difference(here, there)}: do not use it."
+            f"Ollama and training render a prompt of {name} differently, "
+            f"{first_difference(here, there)}: do not use this model in Ollama."
         )
-    return "Ollama renders a tool's round trip as training did."
+    return "Ollama renders a tool call and its result as training did."
 
 
 def library_template(name: str) -> str | None:

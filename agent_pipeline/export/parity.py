@@ -242,7 +242,7 @@ def check_template(
                     else f"held-out conversation {number}"
                 )
                 raise ExportError(
-                    f"llama.cpp renders the {what} of {where} otherwise than training did, "
+                    f"llama.cpp and training render the {what} of {where} differently, "
                     f"{first_difference(here, there)}: choose another "
                     "base model, or another version of xllamacpp, and export again."
                 )

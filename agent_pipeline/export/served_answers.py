@@ -164,7 +164,7 @@ def gate(
             if len(same | tied & total) < least * len(total)
         ]
         lost += (
-            [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
+            [f"llama.cpp's server and the model answer turns {wrong} differently"] if wrong else []
         )
         kept[kind] = KeptDecisions(
             turns=len(pairs),

@@ -96,8 +96,9 @@ def _explain_verdict(judged: JsonObject) -> Iterator[str]:
     if judged["verdict_by"]:
         name = f" ({judged['verdict_name']})" if judged["verdict_name"] else ""
         line += f" by {judged['verdict_by']}{name}"
-    if judged["verdict_reasons"]:
-        line += f": {judged['verdict_reasons']}"
+    reasons = (judged["verdict_reasons"] or "").removeprefix(f"{judged['verdict_by']}: ")
+    if reasons and reasons != judged["verdict"]:
+        line += f": {reasons}"
     yield line
     opinions = [
         f"{name}: {opinion['verdict'] or opinion['reason']}"

@@ -32,18 +32,17 @@ def page(report: ComparisonReport, picture: str = CHART) -> str:
     return "\n\n".join(
         [
             f"# Methods compared: {report.partition}",
-            f"{report.seeds} trainings of each method, measured on the same {report.turns} "
-            f"held-out turns (exact calls, answers) and "
-            f"{report.rows} rows (loss; of all their turns decision AUC and verified calls) of "
-            f"the split `{report.split}`{played}.",
+            f"{report.seeds} training runs per method, measured on the same data of the split "
+            f"`{report.split}`: {report.turns} held-out turns (exact calls, answers) and "
+            f"{report.rows} rows (loss, decision AUC, verified calls){played}.",
             *findings(report),
             f"![figures of the methods]({picture})",
             figures_table(report),
-            "Means over tasks and trainings [95 % interval over both]; decision AUC and verified "
-            "calls with their range over trainings.",
+            "Means over tasks and training runs, with the 95 % interval over both. Decision AUC "
+            "and verified calls have their range over training runs.",
             "## Differences",
             differences_table(report),
-            "## Cost of a training",
+            "## Cost of a training run",
             cost_table(report),
         ]
     )
@@ -59,7 +58,7 @@ def findings(report: ComparisonReport) -> Iterator[str]:
     ]
     if report.seeds < 2:
         lines.append(
-            "- One training of each method: no difference can be told from the luck of its seed. "
+            "- Each method was trained once, so every difference may come from the random seed. "
             "Set `seeds` to 3 or more."
         )
     elif not clear:
@@ -70,12 +69,12 @@ def findings(report: ComparisonReport) -> Iterator[str]:
     for name, method in report.methods.items():
         if method.same_as:
             lines.append(
-                f"- {name} trained the very same adapters as {method.same_as}: here the two do "
-                f"the same."
+                f"- {name} trained exactly the same adapters as {method.same_as}: with this data, "
+                "the two methods do the same."
             )
         lines += [f"- {name}: {note}" for note in method.notes]
     for name, correlation in report.rank_correlation.items():
-        words = "not known: it takes four methods that differ"
+        words = "not known, because it needs four methods that differ"
         if correlation:
             words = f"{correlation.rho:+.2f} over {correlation.methods} methods"
         lines.append(
@@ -88,7 +87,7 @@ def findings(report: ComparisonReport) -> Iterator[str]:
 def verdict(comparison: MethodDifference, seeds: int) -> str:
     """Return what a difference means in words."""
     if seeds < 2:
-        return "cannot be told: one seed"
+        return "unknown: one seed"
     if not comparison.beyond_noise:
         return "within noise"
     return (
@@ -130,7 +129,7 @@ def differences_table(report: ComparisonReport) -> str:
 
 
 def cost_table(report: ComparisonReport) -> str:
-    """Return a table with the rows, tokens and seconds of a training, the mean over seeds."""
+    """Return a table with the rows, tokens and seconds of a training run, the mean over seeds."""
     lines = [["method", "rows", "row tokens", "seconds to choose rows", "seconds to train"]]
     for name, method in report.methods.items():
         cost = method.cost

@@ -58,7 +58,7 @@ def describe_reason(reason: DecisionReason) -> str:
             )
         case ReasonKind.CALLS_WITHOUT_REGARD:
             return (
-                "it hardly tells turns that need a call from others: "
+                "it hardly distinguishes turns that need a tool call from other turns: "
                 f"{reason.name} is {values.share}, at least {values.limit_share} is required"
             )
         case ReasonKind.NO_TASK_DONE:
@@ -134,25 +134,25 @@ def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
     match reason.kind:
         case ReasonKind.GAIN:
             return (
-                f"it is better, and chance explains that with {values.chance} "
-                f"(at most {values.limit_chance} is allowed)"
+                f"it is better, with a p-value of {values.chance} (at most "
+                f"{values.limit_chance} is allowed)"
             )
         case ReasonKind.NO_GAIN:
             return (
-                f"no gain is shown: chance explains what was seen with {values.chance} "
-                f"({values.limit_chance} is allowed)"
+                f"no gain is shown: the p-value is {values.chance}, and at most "
+                f"{values.limit_chance} is allowed"
             )
         case ReasonKind.WORSE:
-            return f"it is worse, and chance explains that with only {values.chance}"
+            return f"it is worse, with a p-value of {values.chance}"
         case ReasonKind.SAME_ANSWERS:
             return "both answer every turn equally well"
         case ReasonKind.TOO_FEW_TASKS:
-            sentence = "there are too few tasks to see the gain that is sought"
+            sentence = "there are too few tasks to show the gain that is sought"
             if reason.candidate is None:
                 return sentence
             return (
-                f"{sentence}: one of {values.share} could be seen, one of {values.limit_share} "
-                "is sought"
+                f"{sentence}: these tasks can show a gain of {values.share}, and a gain of "
+                f"{values.limit_share} is sought"
             )
     return ""
 
@@ -177,14 +177,11 @@ def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> s
             )
         case ReasonKind.CONTRADICTED:
             return (
-                "on newer tasks it is worse than the champion before it; chance explains that "
-                f"with {values.chance}"
-            )
-        case ReasonKind.NOT_CONTRADICTED:
-            return (
-                "newer tasks do not contradict it: chance explains a loss as seen with "
+                "on newer tasks, it is worse than the previous champion, with a p-value of "
                 f"{values.chance}"
             )
+        case ReasonKind.NOT_CONTRADICTED:
+            return f"on newer tasks, it is not shown to be worse: the p-value is {values.chance}"
     return ""
 
 
@@ -192,19 +189,16 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about harm; an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.HARM_ABOVE_LIMIT:
-            return (
-                f"{values.share} of its episodes change the world wrongly, at most "
-                f"{values.limit_share} may"
-            )
+            return f"{values.share} of its episodes do harm, and at most {values.limit_share} may"
         case ReasonKind.MORE_HARM_THAN_BASE:
             return (
-                f"{values.share} of its episodes change the world wrongly, "
-                f"{values.baseline_share} of its base's: a person has to decide"
+                f"{values.share} of its episodes do harm, compared with {values.baseline_share} of "
+                "its base's episodes: a person has to decide"
             )
         case ReasonKind.HARM_NOT_EXCLUDED:
             return (
-                f"its episodes are so few that harm in {values.share} of them may have gone "
-                f"unseen, at most {values.limit_share} may: let it play more"
+                f"its episodes are so few that harm in {values.share} of them cannot be ruled "
+                f"out, and at most {values.limit_share} is allowed: let it play more episodes"
             )
         case ReasonKind.HARM_NOT_MEASURED:
             return (
@@ -214,14 +208,14 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (
-                f"with those that were cut off, {values.share} of its episodes may change the "
-                f"world wrongly, at most {values.limit_share} may: {SEE_MORE}"
+                f"with the episodes that were cut off, {values.share} of its episodes may do harm, "
+                f"and at most {values.limit_share} is allowed: {SEE_MORE}"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_CHAMPION:
             return (
-                f"with those that were cut off, {values.share} more of its episodes may change "
-                f"the world wrongly than of the champion's, at most {values.limit_share} may: "
-                f"{SEE_MORE}"
+                f"with the episodes that were cut off, {values.share} more of its episodes may do "
+                f"harm than of the champion's episodes, and at most {values.limit_share} more is "
+                f"allowed: {SEE_MORE}"
             )
     return ""
 
@@ -232,7 +226,7 @@ def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
         case ReasonKind.VERDICTS_TURNED:
             return (
                 f"{values.share} of the sessions that the champion was trained on are judged bad "
-                f"now, at most {values.limit_share} may be: check the verdicts"
+                f"now, and at most {values.limit_share} may be: check the verdicts"
             )
         case ReasonKind.UNVERIFIED_SESSIONS:
             if not reason.limit:

@@ -17,7 +17,7 @@ def test_champions_of_an_empty_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     done = CliRunner().invoke(app, ["champions"])
     assert isinstance(done.exception, DataError)
-    assert "gguf_export" in str(done.exception) and "none" not in str(done.exception)
+    assert "materialize PARTITION" in str(done.exception) and "none" not in str(done.exception)
 
 
 def test_status_of_an_agent_that_was_never_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from agent_pipeline.cli import running
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import DataError
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.judging.endpoint import endpoint
 
@@ -51,6 +52,28 @@ def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
     assert done.exit_code == 1
     wrong, unknown = (line for line in done.output.splitlines() if line.startswith("error: "))
     assert "ended_with_answer" in wrong and "shop/support" in unknown
+
+
+def test_numbers_and_nouns_agree(project: Path) -> None:
+    """One agent is `1 agent`."""
+    (project / "one").mkdir()
+    session = '{"session_id": "s", "messages": [{"role": "user", "content": "Hi"}, '
+    session += '{"role": "assistant", "content": "Hello"}]}\n'
+    (project / "one" / "sessions.jsonl").write_text(session, encoding="utf-8")
+    (project / "pipeline.toml").write_text('store = "one"\nlake = "lake"\n', encoding="utf-8")
+    found = CliRunner().invoke(app, ["discover", "one"], catch_exceptions=False)
+    assert "1 project, 1 agent, 1 session\n" in found.output
+    checked = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    assert "no errors. 1 agent in " in checked.output
+
+
+def test_champions_without_an_export_names_the_partition(project: Path) -> None:
+    for arguments, named in (
+        (["shop/support"], "agent-pipeline materialize shop/support"),
+        ([], "agent-pipeline materialize PARTITION"),
+    ):
+        done = CliRunner().invoke(app, ["champions", *arguments])
+        assert isinstance(done.exception, DataError) and named in str(done.exception)
 
 
 def test_version() -> None:

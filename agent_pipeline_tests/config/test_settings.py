@@ -205,6 +205,17 @@ def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_
     assert "secret" not in text
 
 
+def test_every_unknown_setting_is_named_with_the_nearest(toml):
+    toml('storre = "x"\n[sft_adapter]\nlora_r = 8\n[zzz]\n[trains]\n')
+    with pytest.raises(SettingsError) as error:
+        load_settings()
+    sentence = str(error.value)
+    assert "did you mean store?" in sentence and "called assets.sft_adapter here" in sentence
+    assert "'zzz'" in sentence and "no known name is similar" in sentence
+    assert "did you mean train?" in sentence
+    assert "trust_remote_code" not in sentence and "\n" not in sentence
+
+
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
 def test_web_server_without_serve_names_the_driver_of_postgres(toml, monkeypatch, scheme):
     """`python -m agent_pipeline.cli.webserver` opens the database that `serve webserver` opens."""

@@ -33,7 +33,7 @@ FIVE = [CALL, CALL, WORDS, WORDS, CALL]
         (
             [CALL, WORDS],
             {0: ("<tool_call>", [])},
-            "llama.cpp's server answers turns [1] otherwise than the model",
+            "llama.cpp's server and the model answer turns [1] differently",
         ),
     ],
 )

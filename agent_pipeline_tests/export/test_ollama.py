@@ -236,7 +236,7 @@ def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(
         with pytest.raises(ExportError, match=r"other.*at character"):
             ollama.check_rendering("other", tiny_renderer)
         server.shutdown()
-    assert "was not compared" in ollama.check_rendering("same", tiny_renderer)
+    assert "was not checked" in ollama.check_rendering("same", tiny_renderer)
 
 
 def test_family_among_those_that_end_turns_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,3 +74,32 @@ def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
     )
     with pytest.raises(DataError):
         explain(lake, "nobody")
+
+
+def test_a_verdict_names_its_judge_once(tmp_path):
+    lake = Lake(str(tmp_path))
+    rows = [
+        session("plain", "Hello"),
+        session("reasoned", "Hi"),
+        session("several", "Ho", score=1.0),
+    ]
+    lake.stage(
+        "sessions", KEY, to_batches(map(make_session_row, rows), SESSIONS), SESSIONS
+    ).commit()
+    labels = Labels(
+        by_id={
+            "plain": Label("acceptable", ""),
+            "reasoned": Label("unacceptable", "label: it was rude"),
+            "several": Label("acceptable", "polite"),
+        }
+    )
+    panel = JudgingRun(parse_measures(["ended_with_answer"]), VerdictPolicy(), labels)
+    judge_sessions(lake, KEY, panel).commit()
+
+    def verdict_of(session_id: str) -> str:
+        (line,) = [line for line in explain(lake, session_id) if line.startswith("verdict")]
+        return line.removeprefix("verdict").strip()
+
+    assert verdict_of("plain") == "acceptable by label"
+    assert verdict_of("reasoned") == "unacceptable by label: label: it was rude"
+    assert verdict_of("several").startswith("acceptable by label: polite")
