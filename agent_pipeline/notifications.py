@@ -82,13 +82,13 @@ def send_notifications(
     return ""
 
 
-def send_test(urls: Sequence[str]) -> list[str]:
+def send_test(urls: Sequence[str], redaction: RedactionOptions) -> list[str]:
     """Send a test notification to each address, and return why each failed.
 
     An empty text stands for an address that accepted the notification.
     """
     test = Notification("test", "", "This is a test notification. Nothing happened.")
-    return [send_notifications([url], [test]) for url in urls]
+    return [send_notifications([url], [test], redaction) for url in urls]
 
 
 def describe_manual_move(partition: str, entry: Entry) -> Notification:

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.cli.words import with_noun
-from agent_pipeline.config.settings import config_file, load_settings
+from agent_pipeline.config.settings import Settings, config_file, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.notifications import send_test
@@ -61,7 +61,7 @@ def check(
     for line in set_values(keys):
         console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
     if with_test:
-        sentences += _send_test(settings.notify.urls)
+        sentences += _send_test(settings)
     for sentence in sentences:
         console.print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if sentences:
@@ -75,12 +75,13 @@ def check(
     )
 
 
-def _send_test(urls: list[str]) -> list[str]:
+def _send_test(settings: Settings) -> list[str]:
     """Send a test notification to each address, and return a sentence per failure."""
+    urls = settings.notify.urls
     if not urls:
         return ["--send-test needs an address: set notify.urls (docs/how-to/slack.md)."]
     failures = []
-    for position, reason in enumerate(send_test(urls), start=1):
+    for position, reason in enumerate(send_test(urls, settings.redaction_options), start=1):
         if reason:
             failures.append(
                 f"Address {position} of notify.urls did not accept the test notification: check "

@@ -198,7 +198,7 @@ def test_a_failing_ollama_gives_the_step_its_last_line_and_what_to_do(fake_ollam
     )
     with pytest.raises(
         ExportError,
-        match=r"step `ollama create x` failed with exit code 7, .*'Error: could not connect to ollama'.*serve",
+        match=r"command `ollama create x` failed with exit code 7 .*'Error: could not connect to ollama'.*serve",
     ):
         ollama.create("x", a_modelfile)
 
