@@ -1,1 +1,1 @@
-"""From a store to the table `sessions`: discovery, reading, and incremental ingestion."""
+"""The steps from a store to the table `sessions`: discovery, reading and incremental ingestion."""

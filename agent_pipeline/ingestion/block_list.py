@@ -1,10 +1,10 @@
-"""The block list: the sessions that were forgotten, so that no run brings them back.
+"""The block list of forgotten sessions, which no run may bring back.
 
 The list is a small table of the lake (`tables/forgotten_sessions`, without partitions). A session
-that comes again is recognized by its id alone, so the list holds the sha256 of the id and nothing
-else of the session. The same hash (`forgotten:…`) replaces the id wherever another record names a
-forgotten session: a side chain names its parent, a model its sessions. A person who has the id can
-look it up; the list does not reveal it. Removing a session from tables does not belong here.
+is recognized by its id alone, so the list contains only the sha256 of the id. If another record
+names a forgotten session, the same hash (`forgotten:…`) replaces the id; for example, a side chain
+names its parent, and a model names its sessions. A person who has the id can look it up, but the
+list does not reveal it. Removing a session from tables does not belong here.
 """
 
 import hashlib
@@ -55,10 +55,11 @@ class BlockList(NamedTuple):
 
     @classmethod
     def read(cls, lake: Lake) -> "BlockList":
-        """Return the lake's list; an empty one if nothing was forgotten.
+        """Return the lake's list, which is empty if no session was forgotten.
 
         Raises:
-            DataError: The list is damaged. Then nothing may be read: it might have been forgotten.
+            DataError: The list is damaged. No session may be read then, because it might be a
+                forgotten one.
         """
         try:
             rows = to_rows(lake.open(FORGOTTEN_TABLE, None).read())
@@ -97,9 +98,9 @@ class BlockList(NamedTuple):
         return blocked
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
-        """Return whether a session of a partition is forgotten.
+        """Return whether a session of a partition was forgotten.
 
-        If `key` is None, return whether the session is forgotten in all partitions.
+        If `key` is None, return whether the session was forgotten in all partitions.
         """
         if not self.entries:
             return False
@@ -108,12 +109,15 @@ class BlockList(NamedTuple):
         return not self.entries.isdisjoint(entries)
 
     def list_partitions(self, session_id: str) -> list[str]:
-        """Return the partitions in which a session is forgotten; `*` stands for all."""
+        """Return the partitions in which a session was forgotten.
+
+        `*` stands for all partitions.
+        """
         alias = make_alias(session_id)
         return sorted(str(entry.key or "*") for entry in self.entries if entry.alias == alias)
 
     def replace_names(self, session: Session, key: PartitionKey) -> Session:
-        """Replace the id of a session's parent by its alias if the parent is forgotten."""
+        """Replace the id of a session's parent by its alias if the parent was forgotten."""
         parent_id = session.parent_session_id
         if parent_id is not None and self.has(parent_id, key):
             session.parent_session_id = make_alias(parent_id)

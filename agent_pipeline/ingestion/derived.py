@@ -1,9 +1,10 @@
-"""The search of derived tables for private data that the table `sessions` does not hold.
+"""Search of derived tables for private data that the table `sessions` does not contain.
 
-The check of `sessions` has searched every text of that table (`privacy_scan`). So a text of
-another table is searched only if `sessions` has no equal text: a judge's reason, a text of the
-settings, a form that a data set gives a call. Most rows of a data set are copies, and recognizing a
-copy takes a twentieth of the time of a search. Ids and hashes are not searched, as in `sessions`.
+Every text of `sessions` has already been searched (`privacy_scan`). A text of another table is
+therefore searched only if `sessions` does not contain an equal text. Such texts are a judge's
+reason, a text of the settings, or the form that a dataset gives a call. Most rows of a dataset are
+copies, and recognizing a copy takes a twentieth of the time of a search. As in `sessions`, ids and
+hashes are not searched.
 """
 
 from array import array
@@ -34,7 +35,7 @@ ID_COLUMNS = frozenset(
         "row_id",
     }
 )
-"""Columns that hold nothing but ids of sessions."""
+"""Columns that contain only session ids."""
 
 TEXTS_PER_SEARCH = 500
 _ROWS_PER_BATCH = 1000
@@ -42,13 +43,13 @@ _ROWS_PER_BATCH = 1000
 
 @dataclass(frozen=True)
 class DerivedScan:
-    """What a search of a derived table found.
+    """The result of searching a derived table.
 
     Attributes:
-        rows: How many rows the table has.
-        texts: How many texts they hold.
-        searched: How many of the texts were searched, because `sessions` does not hold them.
-        kinds: How often a private value was found, by kind.
+        rows: Number of rows in the table.
+        texts: Number of texts in the rows.
+        searched: Number of texts that were searched, because `sessions` does not contain them.
+        kinds: Counts of the private values that were found, by kind.
         columns: The columns in which private values were found.
     """
 
@@ -62,12 +63,12 @@ class DerivedScan:
 def scan_derived(
     lake: Lake, asset: str, key: PartitionKey | None, redactor: Redactor
 ) -> DerivedScan:
-    """Search the texts of a table that no row of `sessions` has.
+    """Search the texts of a table that do not occur in `sessions`.
 
     Args:
         lake: The lake with the tables.
         asset: The table to search.
-        key: The partition; None searches the rows of all agents.
+        key: The partition. None searches the rows of all agents.
         redactor: Finds private values.
 
     Raises:
@@ -96,7 +97,10 @@ def scan_derived(
 
 
 def _find_unknown(texts: list[str], known_hashes: _Hashes) -> list[str]:
-    """Return the texts, each once, whose hashes are not among the sorted hashes."""
+    """Return the distinct texts whose hashes are not among the known hashes.
+
+    `known_hashes` must be sorted.
+    """
     distinct = list(dict.fromkeys(texts))
     if not distinct or not len(known_hashes):
         return distinct
@@ -115,9 +119,9 @@ def _hash_known_texts(lake: Lake, key: PartitionKey | None) -> _Hashes:
 
 
 _last_hashes: dict[str, _Hashes] = {}
-"""The hashes of the texts of the last table, by its path and version.
+"""Hashes of the texts of the last table, by its path and version.
 
-A run searches several tables of one partition.
+They are kept because a run searches several tables of one partition.
 """
 
 
@@ -138,12 +142,12 @@ def _hash_session_texts(lake: Lake, key: PartitionKey) -> _Hashes:
 
 
 def _is_searched(name: str, data_type: pa.DataType) -> bool:
-    """Return whether a column holds texts that are neither ids nor hashes."""
+    """Return whether a column contains texts other than ids and hashes."""
     return name not in ID_COLUMNS and not name.endswith("sha256") and _holds_text(data_type)
 
 
 def _holds_text(data_type: pa.DataType) -> bool:
-    """Return whether values of a type hold texts."""
+    """Return whether values of a type contain texts."""
     if (
         is_json_type(data_type)
         or pa.types.is_string(data_type)
@@ -167,7 +171,10 @@ def _list_texts(column: pa.Array) -> Iterator[str]:
 
 
 def _list_leaves(value: object) -> Iterator[str]:
-    """Yield the texts in a value. A JSON text, such as a call's arguments, is one text."""
+    """Yield the texts in a value.
+
+    A JSON text, such as a call's arguments, counts as one text.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

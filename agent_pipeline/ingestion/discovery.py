@@ -1,4 +1,4 @@
-"""Discovery: what each store is and what it holds, counted by reading it.
+"""Discovery: a report on the content of each store, made by reading the store.
 
 `agent-pipeline discover` shows the reports. Reading sessions into a table belongs to `ingestion`.
 """
@@ -17,7 +17,9 @@ from agent_pipeline.sources import Location, Reader, find, open_source
 from agent_pipeline.sources.base import TraceSource, add_note
 
 _MAX_REQUEST_CHARACTERS = 2000
-"""How much of a session's user messages is compared with those of other sessions."""
+"""Maximum number of characters of a session's user messages that are compared with other
+sessions.
+"""
 
 _JUDGMENTS = ("acceptable", "unacceptable", "unsure")
 
@@ -103,17 +105,17 @@ def discover(
     blocked: BlockList,
     has_tasks: Callable[[PartitionKey], bool] | None = None,
 ) -> Discovery:
-    """Report every store at some locations.
+    """Return a report on every store at some locations.
 
-    A folder of different things is searched for stores. A store that cannot be opened is reported
-    with its error.
+    A folder of different kinds of files is searched for stores. A store that cannot be opened is
+    reported with its error.
 
     Args:
         locations: Stores, or folders of stores.
         known: The readers to try.
         blocked: The forgotten sessions.
-        has_tasks: Returns whether the settings name the tasks of an agent; then no `task_pattern`
-            is proposed.
+        has_tasks: Returns whether the settings define the tasks of an agent. If they do, no
+            `task_pattern` is proposed.
     """
     discovery = Discovery()
     for location in locations:
@@ -151,7 +153,7 @@ def _open_stores(
         return
     contents = find(path, known)
     if not contents.stores and not contents.errors:
-        open_source(location, known)  # raises an error that says what a store would be
+        open_source(location, known)  # raises an error that explains why there is no store
     discovery.unknown += [str(file) for file in contents.unknown]
     for store_path, error in contents.errors:
         discovery.stores.append(StoreReport(path=str(store_path), errors=[str(error)]))
@@ -162,12 +164,12 @@ def _open_stores(
 def _report_store(
     store: _OpenStore, blocked: BlockList, has_tasks: Callable[[PartitionKey], bool] | None
 ) -> StoreReport:
-    """Read a store and count what it holds.
+    """Read a store and return a report on its content.
 
     Args:
         store: The store.
         blocked: The forgotten sessions.
-        has_tasks: Returns whether the settings name the tasks of an agent.
+        has_tasks: Returns whether the settings define the tasks of an agent.
     """
     source = store.source
     report = StoreReport(path=store.path, source=source.name)
@@ -204,7 +206,7 @@ def _report_store(
 
 
 def _count_session(partition: PartitionReport, session: Session) -> None:
-    """Count a session that is not forgotten."""
+    """Add a session that was not forgotten to the counts of a partition."""
     if session.judgment is None:
         partition.unjudged += 1
     else:
@@ -222,15 +224,15 @@ def _count_session(partition: PartitionReport, session: Session) -> None:
 
 
 def _generalize_judgment(judgment: str) -> str:
-    """Return a judgment that the pipeline understands, or `otherwise`.
+    """Return a judgment that the pipeline knows, or `otherwise`.
 
-    Another judgment may be a person's text, and private.
+    Any other judgment may be a private text of a person.
     """
     return judgment if judgment in _JUDGMENTS else "otherwise"
 
 
 def _speaks(session: Session, role: Role) -> bool:
-    """Return whether a message of this role has words or calls."""
+    """Return whether any message of a role has text or calls."""
     for message in session.messages:
         if message["role"] == role:
             has_words = bool((message["content"] or "").strip())
@@ -240,7 +242,10 @@ def _speaks(session: Session, role: Role) -> bool:
 
 
 def _read_request(session: Session) -> str:
-    """Return the beginning of a session's user messages, which is alike in trials of one task."""
+    """Return the beginning of a session's user messages.
+
+    Trials of the same task usually have similar beginnings.
+    """
     texts = [message["content"] for message in session.messages if message["role"] == "user"]
     return " ".join(texts)[:_MAX_REQUEST_CHARACTERS]
 
@@ -248,7 +253,7 @@ def _read_request(session: Session) -> str:
 def _propose_tasks(
     report: StoreReport, partition: PartitionReport, requests: dict[str, str]
 ) -> None:
-    """Propose a `task_pattern` if the ids look like those of trials.
+    """Propose a `task_pattern` if the session ids look like ids of trials.
 
     Args:
         report: Receives a note with the lines for the settings.
@@ -268,7 +273,7 @@ def _propose_tasks(
 
 
 def _note_missing_speakers(report: StoreReport, partition: PartitionReport) -> None:
-    """Note a partition in which at least half of the sessions lack a user or an agent."""
+    """Add a note if at least half of a partition's sessions lack a user or an agent."""
     sessions = partition.sessions - partition.forgotten
     if not sessions:
         return
@@ -281,7 +286,7 @@ def _note_missing_speakers(report: StoreReport, partition: PartitionReport) -> N
 
 
 class _MissingSpeaker(msgspec.Struct, frozen=True):
-    """The words of a note about sessions that lack a user or an agent."""
+    """The text fragments of a note about sessions that lack a user or an agent."""
 
     fact: str
     consequence: str
@@ -300,14 +305,14 @@ _MISSING_AGENT = _MissingSpeaker(
 def _note_missing_speaker(
     report: StoreReport, partition: str, sessions: int, missing: int, words: _MissingSpeaker
 ) -> None:
-    """Note that many or all sessions lack a speaker.
+    """Add a note that many or all sessions lack a speaker.
 
     Args:
         report: Receives the note.
         partition: The partition.
-        sessions: How many sessions are not forgotten.
-        missing: In how many of them the speaker is missing.
-        words: The words of the note.
+        sessions: Number of sessions that were not forgotten.
+        missing: Number of these sessions in which the speaker is missing.
+        words: The text fragments of the note.
     """
     if missing == sessions:
         add_note(

@@ -1,9 +1,10 @@
-"""Drift: how a table's new sessions differ from the last version of the table.
+"""Drift: differences between a table's new sessions and the last version of the table.
 
-The table `sessions` is compared by the agent's tools and the types of their arguments, the table
-`curated_sessions` by the shares of verdicts and drop reasons. Old sessions stay in a store, so the
-table as a whole hardly changes from night to night: the new sessions are compared with all sessions
-of the last version. The guards that refuse a table belong to `volume` and `growth`.
+For the table `sessions`, the agent's tools and the types of their arguments are compared. For the
+table `curated_sessions`, the shares of verdicts and drop reasons are compared. Old sessions stay in
+a store, so the table as a whole hardly changes from one night to the next. Therefore, only the new
+sessions are compared with all sessions of the last version. The regression checks that refuse a
+table belong to `volume` and `growth`.
 """
 
 from collections import Counter, defaultdict
@@ -27,11 +28,13 @@ from agent_pipeline.sessions.tool_schemas import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_DIFFERENCE = 0.1
-"""The smallest difference of two shares that counts as a change."""
+"""Smallest difference between two shares that counts as a change."""
 MAX_P_VALUE = 0.01
-"""The largest p-value (Fisher's exact test) with which two shares count as different."""
+"""Largest p-value (Fisher's exact test) at which two shares count as different."""
 MIN_OFFERED_SHARE = 0.9
-"""The share of the last version's sessions with tools in which a tool must be to be missed."""
+"""Smallest share of the last version's sessions with tools that had a tool, so that its absence
+counts as a removal.
+"""
 
 _VERDICT_COLUMNS = ("verdict", "drop_reason")
 _VALUES_OF_NULL = {"verdict": "none", "drop_reason": "kept"}
@@ -42,11 +45,11 @@ class ToolChange(NamedTuple):
 
     Attributes:
         tool: The tool.
-        change: What happened.
-        argument: The argument that changed; empty if another part of the schema changed.
-        before: The JSON schema of the argument before the change, with `*` in front if the
-            argument was required; empty if there was no such argument.
-        now: The same after the change.
+        change: The kind of change.
+        argument: The argument that changed, or an empty text if another part of the schema changed.
+        before: The JSON schema of the argument before the change, with `*` in front if the argument
+            was required. It is empty if there was no such argument.
+        now: The JSON schema of the argument after the change, in the same form.
     """
 
     tool: str
@@ -60,8 +63,8 @@ class Share(NamedTuple):
     """The share of a value in the last version and in the new sessions.
 
     Attributes:
-        what: `verdict`, `drop_reason`, or an argument, as in `refund.order_id`.
-        value: The value. The values of an argument are the JSON types in calls, and `absent`.
+        what: `verdict`, `drop_reason`, or an argument such as `refund.order_id`.
+        value: The value. For an argument, the values are the JSON types in calls, and `absent`.
         before: The share in the last version.
         now: The share in the new sessions.
         moved: Whether the shares differ significantly.
@@ -78,10 +81,10 @@ class Drift(NamedTuple):
     """The differences between the new sessions and the last version.
 
     Attributes:
-        sessions: How many sessions the last version has.
-        new: How many sessions are new.
+        sessions: Number of sessions in the last version.
+        new: Number of new sessions.
         tools: The changes of tools.
-        shares: The shares; of arguments only those that moved.
+        shares: The shares. Shares of arguments are included only if they changed significantly.
     """
 
     sessions: int
@@ -91,7 +94,7 @@ class Drift(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """Whether anything changed that a person should look at."""
+        """Whether anything changed that a person should examine."""
         return bool(self.tools) or any(share.moved for share in self.shares)
 
 
@@ -108,7 +111,7 @@ def measure_drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable
         staged: The new table.
 
     Returns:
-        The drift; `NO_DRIFT` if no table can be compared.
+        The drift, or `NO_DRIFT` if there is no table to compare with.
     """
     if not lake.has(asset, key):
         return NO_DRIFT
@@ -116,14 +119,14 @@ def measure_drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable
         with lake.open(asset, key, staged.schema) as before, pq.ParquetFile(staged.file) as now:
             return compare_tables(before, now)
     except (DataError, pa.ArrowException, OSError):
-        return NO_DRIFT  # a damaged table, or one of an older version, is replaced
+        return NO_DRIFT  # a damaged table, or a table of an older version, is replaced
 
 
 def compare_tables(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
-    """Return the drift of the sessions that are new or have another content.
+    """Return the drift of the sessions that are new or whose content changed.
 
-    If a significant share of the verdicts changed, the sessions with another verdict are compared,
-    too; fewer changes are corrections.
+    If a significant share of the verdicts changed, the sessions with a changed verdict are compared
+    too. Fewer changed verdicts are only corrections.
     """
     count_before = before.metadata.num_rows
     is_new = _find_new_sessions(before, now)
@@ -139,7 +142,7 @@ def compare_tables(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
 
 
 def _find_new_sessions(before: pq.ParquetFile, now: pq.ParquetFile) -> pa.Array:
-    """Return, for each row of `now`, whether its session is compared."""
+    """Return a flag for each row of `now`: whether its session is part of the comparison."""
     ids_before = before.read(["session_id"])["session_id"]
     ids_now = now.read(["session_id"])["session_id"]
     rows_before = pc.index_in(ids_now, ids_before)  # null if the session is new
@@ -169,12 +172,12 @@ class _Profile:
     """Counts of a table's sessions.
 
     Attributes:
-        verdicts: Sessions by value, for the columns `verdict` and `drop_reason`.
-        with_tools: Sessions that have tools.
-        offered: Sessions by offered tool.
-        schemas: Sessions by tool and schema.
-        calls: Calls by tool.
-        arguments: Calls by tool, argument and JSON type.
+        verdicts: Number of sessions by value, for the columns `verdict` and `drop_reason`.
+        with_tools: Number of sessions with tools.
+        offered: Number of sessions by offered tool.
+        schemas: Number of sessions by tool and schema.
+        calls: Number of calls by tool.
+        arguments: Number of calls by tool, argument and JSON type.
     """
 
     verdicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -195,13 +198,13 @@ class _CalledFunction(msgspec.Struct):
 
 
 class _CallInMessage(msgspec.Struct):
-    """A call."""
+    """A tool call in a message, as far as drift needs it."""
 
     function: _CalledFunction
 
 
 class _CallingMessage(msgspec.Struct):
-    """The calls of a message. The decoder skips the text."""
+    """A message of which only the calls are decoded."""
 
     tool_calls: list[_CallInMessage] = []
 
@@ -214,7 +217,7 @@ def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _
 
     Args:
         file: The table.
-        is_counted: For each row, whether it is counted; None counts all rows.
+        is_counted: A flag for each row: whether it is counted. None counts all rows.
     """
     verdict_columns = [name for name in _VERDICT_COLUMNS if name in file.schema_arrow.names]
     profile = _Profile()
@@ -260,7 +263,7 @@ def _count_calls(profile: _Profile, rows: pa.RecordBatch) -> None:
 
 @lru_cache(maxsize=256)
 def _read_schemas(tools: str) -> dict[str, str]:
-    """Return the schema of each tool's arguments as canonical JSON, by tool."""
+    """Return the JSON schema of each tool's arguments as canonical JSON, by tool name."""
     schemas = {}
     for tool in msgspec.json.decode(tools):
         function = tool.get("function")
@@ -283,12 +286,14 @@ def _find_tool_changes(before: _Profile, now: _Profile) -> Iterator[ToolChange]:
 
 
 def _compare_schemas(tool: str, before: Counter[str], now: Counter[str]) -> Iterator[ToolChange]:
-    """Yield the arguments that differ between the commonest schema before and a new schema.
+    """Yield the arguments whose schema differs between the last version and the new sessions.
+
+    The most common schema of the last version is compared with the most common new schema.
 
     Args:
         tool: The tool.
-        before: Sessions of the last version, by schema.
-        now: New sessions, by schema.
+        before: Number of sessions of the last version, by schema.
+        now: Number of new sessions, by schema.
     """
     new_schemas = {schema: count for schema, count in now.items() if schema not in before}
     if not new_schemas:
@@ -307,7 +312,7 @@ def _compare_schemas(tool: str, before: Counter[str], now: Counter[str]) -> Iter
 
 
 def _read_argument_schemas(schema: str) -> dict[str, str]:
-    """Return the schema of each argument as JSON, without its description.
+    """Return the JSON schema of each argument, without its description.
 
     The schema of a required argument has `*` in front.
     """
@@ -331,7 +336,7 @@ def _drop_description(schema: object) -> object:
 
 
 def _compare_verdicts(before: _Profile, now: _Profile) -> Iterator[Share]:
-    """Yield the shares of verdicts and drop reasons."""
+    """Yield the shares of verdicts and drop reasons before and now."""
     for column, counts_before in before.verdicts.items():
         counts_now = now.verdicts[column]
         yield from _compare_counts(
@@ -342,7 +347,7 @@ def _compare_verdicts(before: _Profile, now: _Profile) -> Iterator[Share]:
 
 
 def _compare_arguments(before: _Profile, now: _Profile) -> Iterator[Share]:
-    """Yield the shares of the types of arguments that moved."""
+    """Yield the shares of argument types that changed significantly."""
     for tool in sorted(before.calls.keys() & now.calls.keys()):
         for argument in sorted(before.arguments[tool].keys() | now.arguments[tool].keys()):
             shares = _compare_counts(
@@ -355,20 +360,20 @@ def _compare_arguments(before: _Profile, now: _Profile) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class _Counts:
-    """Counts by value, and the number of sessions or calls that were counted."""
+    """Counts by value, and the total number of sessions or calls."""
 
     by_value: Mapping[str, int]
     total: int
 
 
 def _count_types(profile: _Profile, tool: str, argument: str) -> _Counts:
-    """Return how many calls gave the argument each JSON type, or left the argument out."""
+    """Count the calls by the JSON type of an argument, including calls without the argument."""
     types, calls = profile.arguments[tool][argument], profile.calls[tool]
     return _Counts({**types, "absent": calls - types.total()}, calls)
 
 
 def _compare_counts(what: str, before: _Counts, now: _Counts) -> Iterator[Share]:
-    """Yield the share of each value.
+    """Yield the share of each value before and now.
 
     Args:
         what: The name of what was counted.

@@ -1,8 +1,9 @@
-"""The guard on growth: it refuses a store that grew far more than is usual for the agent.
+"""The regression check on growth, which refuses a store that grew unusually fast.
 
 A person who can write sessions and their verdicts can change the model. Planted sessions come in
-large numbers, because a few sessions among many teach little. So a person has to look at such a
-night before the table is replaced. The guard on losses belongs to `volume`.
+large numbers, because a few sessions among many have little effect. If a store grew unusually fast,
+a person has to look at the new sessions before the table is replaced. The regression check on
+losses belongs to `volume`.
 """
 
 from collections import Counter
@@ -18,11 +19,13 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_SESSIONS_BEFORE = 10
-"""A table with fewer sessions does not show what is usual."""
+"""Minimum number of sessions in the last table. A smaller table does not show what growth
+is usual.
+"""
 ALWAYS_ALLOWED_SESSIONS = 30
-"""So few new sessions are never refused."""
+"""Number of new sessions that is never refused."""
 USUAL_MULTIPLE = 3
-"""How many times the usual number of sessions since the last run is allowed."""
+"""Allowed number of new sessions, as a multiple of the usual number since the last run."""
 _SECONDS_PER_DAY = 86_400
 
 
@@ -31,9 +34,9 @@ class Growth:
     """The growth of a table since the last run.
 
     Attributes:
-        before: How many sessions the last table has.
-        new: How many sessions are new.
-        allowed: How many new sessions are allowed.
+        before: Number of sessions in the last table.
+        new: Number of new sessions.
+        allowed: Number of new sessions that are allowed.
     """
 
     before: int
@@ -42,11 +45,11 @@ class Growth:
 
 
 class GrowthError(DataError):
-    """A table that was refused because far more sessions are new than is usual.
+    """Raised if a table was refused because unusually many sessions are new.
 
     Attributes:
         growth: The numbers that were compared.
-        largest_groups: The commonest task, reader and day of the new sessions, in words.
+        largest_groups: A text with the most common task, reader and day of the new sessions.
     """
 
     def __init__(self, key: PartitionKey, growth: Growth, largest_groups: str) -> None:
@@ -64,17 +67,17 @@ class GrowthError(DataError):
 
 
 def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_growth: float) -> None:
-    """Compare the new sessions of a staged table with the table that it would replace.
+    """Check that a staged table does not have unusually many new sessions.
 
     Args:
         lake: The lake.
         key: The agent.
         staged: The new table. It is deleted if too many sessions are new.
-        largest_growth: New sessions that are allowed, as a multiple of the last table's; 0 allows
-            any number.
+        largest_growth: Number of new sessions that are allowed, as a multiple of the last table's
+            sessions. 0 allows any number.
 
     Raises:
-        GrowthError: More sessions are new than `largest_growth` allows, and than is usual.
+        GrowthError: There are more new sessions than `largest_growth` allows and than is usual.
     """
     if not (largest_growth and lake.has("sessions", key)):
         return
@@ -98,7 +101,7 @@ def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_gro
 
 
 def _measure_daily_rate(times: pa.ChunkedArray) -> float:
-    """Return how many sessions began per day, over the days between the first and the last."""
+    """Return the number of sessions per day between the first and the last session."""
     known = times.drop_null()
     if len(known) < 2:
         return 0.0
@@ -108,7 +111,7 @@ def _measure_daily_rate(times: pa.ChunkedArray) -> float:
 
 
 def _describe_largest_groups(new: pa.Table) -> str:
-    """Describe the commonest task, reader and day of the new sessions with their shares."""
+    """Describe the most common task, reader and day of the new sessions, with their shares."""
     days = [
         "no time" if time is None else f"{time:%Y-%m-%d}" for time in new["created_at"].to_pylist()
     ]

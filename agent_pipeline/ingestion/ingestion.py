@@ -1,12 +1,13 @@
-"""Ingestion: a partition of a store becomes the table `sessions`.
+"""Ingestion: writing the table `sessions` from a partition of a store.
 
-One pass over the store makes the table. Up to two more passes (`unify_trials`) redact what other
-trials of a task call private. Then the inferred tools are completed, and the guards compare the
-table with the last one. How one pass builds and copies rows belongs to `table_pass`.
+One pass over the store creates the table. Up to two more passes (`unify_trials`) redact values that
+only another trial of the task marks as private. Then the inferred tools are completed, and the
+regression checks compare the table with the last one. The code of a single pass belongs to
+`table_pass`.
 
-The table `sessions_seen` next to it notes a hash of what the store holds of each session, and what
-a run has to know of a session that it does not read again. After a change of the code, the settings
-or the readers, all sessions are read again.
+The table `sessions_seen` next to it records a hash of each session's data in the store, and the
+facts that a run needs about a session that it does not read again. After a change of the code, the
+settings or the readers, all sessions are read again.
 """
 
 from collections import Counter
@@ -53,16 +54,16 @@ _PREVIEW_ROWS = 5
 
 @dataclass(frozen=True)
 class IngestionResult:
-    """A table that is written but not yet in its place, and what is worth reporting.
+    """A table that is written but not committed, with counts for the report.
 
     Attributes:
         table: The table.
         counts: Counts by name (`damage`, `skipped`, `judgment`, `tools`).
         redacted: Counts of redacted values, by kind.
         first: The first sessions.
-        copied: How many sessions were copied from the last table.
-        forgotten: How many of the store's sessions are on the block list.
-        drift: How the new sessions' tools differ from the last table's.
+        copied: Number of sessions that were copied from the last table.
+        forgotten: Number of the store's sessions that are on the block list.
+        drift: The differences between the tools of the new sessions and of the last table.
     """
 
     table: StagedTable
@@ -76,7 +77,7 @@ class IngestionResult:
 
 @dataclass(frozen=True)
 class PassResult:
-    """A pass and the table that it made."""
+    """A pass over a store, and the table that it wrote."""
 
     table_pass: TablePass
     table: StagedTable
@@ -90,25 +91,10 @@ def ingest(
     smallest_share: float = 0.0,
     largest_growth: float = 0.0,
 ) -> IngestionResult:
-    """Read a partition and write its table `sessions`, which the caller puts in its place.
+    """Read a partition and write its table `sessions`, which the caller commits.
 
-    The table `sessions_seen` is put in its place at once. It names the table that it describes, and
-    readers ignore it if the current table is another one.
-
-    Args:
-        source: The store.
-        key: The partition.
-        options: The settings of the partition.
-        lake: The lake.
-        smallest_share: The table is refused if less than this share of the last table's sessions
-            or verdicts is left; 0 allows any loss.
-        largest_growth: The table is refused if more than this multiple of the last table's sessions
-            is new; 0 allows any growth.
-
-    Raises:
-        DataError: The store lost sessions while it was read, or a guard refuses the table.
-        PipelineError: Reading, preparing or writing fails; see `TraceSource.sessions`,
-            `Preparation` and `Lake.stage`.
+    The table `sessions_seen` is committed at once. It names the table that it describes, and
+    readers ignore it if the current table is a different one.
     """
     makers = hash_makers(options, source)
     last = _open_last_table(lake, key, makers)
@@ -121,7 +107,7 @@ def ingest(
         preparation.note(row["session_id"], _decode_counts(row["redacted"]), row["private_id"])
     tools = table_pass.infer_tools()
     if table_pass.tools is not None and tools != table_pass.tools:
-        # Later sessions show more tools, or more about them, than the first batch did.
+        # Later sessions may show more tools or arguments than the first batch did.
         table = lake.stage("sessions", key, _replace_tools(table, tools), SESSIONS)
     check_volume(lake, key, table, smallest_share, source.notes)
     check_growth(lake, key, table, largest_growth)
@@ -149,12 +135,12 @@ def ingest(
 def unify_trials(
     result: PassResult, source: TraceSource, key: PartitionKey, lake: Lake
 ) -> PassResult:
-    """Redact in every trial of a task what another trial of the task calls private.
+    """Redact values in all trials of a task that any trial of the task marks as private.
 
-    A name that is private in one trial may stand in another trial where nothing marks it as a name.
-    Only tasks that changed are looked at, in two steps. First, the copied sessions of these tasks
-    are read again, because their private values are not stored. Then the rows that still hold a
-    value of another trial are made again without it.
+    A name that one trial marks as private may occur in another trial without such a mark. Only
+    tasks that changed are examined, in two steps. First, the copied sessions of these tasks are
+    read again, because their private values are not stored. Then the rows that still contain a
+    value from another trial are made again without it.
 
     Args:
         result: The first pass and its table.
@@ -163,7 +149,8 @@ def unify_trials(
         lake: The lake.
 
     Returns:
-        The last pass and its table; the first ones if no trial holds a value of another.
+        The last pass and its table. They are the first ones if no trial contains a private value of
+        another trial.
     """
     tasks = result.table_pass.find_changed_tasks()
     copies = result.table_pass.find_copies(tasks)
@@ -178,7 +165,7 @@ def unify_trials(
 def _stage_pass(
     table_pass: TablePass, source: TraceSource, key: PartitionKey, lake: Lake
 ) -> PassResult:
-    """Make a pass over a store and write its table."""
+    """Run a pass over a store and write its table."""
     batches = table_pass.make_batches(source.stored(key))
     return PassResult(table_pass, lake.stage("sessions", key, batches, SESSIONS))
 
@@ -190,10 +177,10 @@ def _repeat_pass(
     key: PartitionKey,
     lake: Lake,
 ) -> PassResult:
-    """Make the next pass, which builds some sessions again, and delete the table before.
+    """Run the next pass, which builds some sessions again, and delete the previous table.
 
     Args:
-        result: The pass before and its table.
+        result: The previous pass and its table.
         rebuilt: The sessions to build again, with the private values of other trials.
         source: The store.
         key: The partition.
@@ -207,19 +194,19 @@ def _repeat_pass(
 
 
 def _open_last_table(lake: Lake, key: PartitionKey, makers: str) -> LastTable | None:
-    """Return the last table; None if its rows cannot be copied."""
+    """Return the last table, or None if its rows cannot be copied."""
     last = read_seen_sessions(lake, key)
     if last is None or last.seen.schema.metadata.get(_MADE_BY) != makers.encode():
         return None
     try:
         tools = msgspec.json.decode(last.seen.schema.metadata[_TOOLS])
         return LastTable.open(last.file, share_call_texts(last.seen), tools)
-    except (DataError, KeyError, TypeError, ValueError):  # a damaged table is made anew
+    except (DataError, KeyError, TypeError, ValueError):  # a damaged table is created again
         return None
 
 
 def _replace_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.RecordBatch]:
-    """Yield a table's batches with other inferred tools, and delete the table afterwards."""
+    """Yield a table's batches with new inferred tools, and delete the table afterwards."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, use_threads=False)
@@ -228,7 +215,7 @@ def _replace_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.Record
 
 
 def _fill_in_tools(table: pa.Table, tools: list[Tool]) -> pa.Table:
-    """Return a table whose rows without tools of their own have the inferred ones."""
+    """Return a table in which rows without their own tools get the inferred tools."""
     origins = table["tools_origin"].to_pylist()
     if not any(origin in ("none", "inferred") for origin in origins):
         return table
@@ -251,10 +238,10 @@ def _fill_in_tools(table: pa.Table, tools: list[Tool]) -> pa.Table:
 
 
 def _count_sessions(staged: StagedTable) -> dict[str, Counter[str]]:
-    """Return counts of damage and of what was skipped, by kind.
+    """Return counts of a table's sessions.
 
-    Sessions are counted by the source's judgment (`judgment`) and by the origin of their tools
-    (`tools`).
+    Damage and skipped content are counted by kind. Sessions are counted by the source's judgment
+    (`judgment`) and by the origin of their tools (`tools`).
     """
     table = pq.ParquetFile(staged.file).read(["damage", "skipped", "judgment", "tools_origin"])
     return {
@@ -266,7 +253,7 @@ def _count_sessions(staged: StagedTable) -> dict[str, Counter[str]]:
 
 
 def _add_up_counts(column: pa.ChunkedArray) -> Counter[str]:
-    """Return the sums of a JSON column that holds counts by kind."""
+    """Return the totals of a JSON column that holds counts by kind."""
     sums: Counter[str] = Counter()
     for entry in pc.value_counts(column.cast(pa.string())).to_pylist():
         for kind, count in msgspec.json.decode(entry["values"]).items():
@@ -275,7 +262,10 @@ def _add_up_counts(column: pa.ChunkedArray) -> Counter[str]:
 
 
 def _count_values(column: pa.ChunkedArray) -> Counter[str]:
-    """Return how often each value occurs; nulls are counted as `none`."""
+    """Count how often each value occurs.
+
+    Nulls are counted as `none`.
+    """
     entries = pc.value_counts(column).to_pylist()
     return Counter({entry["values"] or "none": entry["counts"] for entry in entries})
 

@@ -1,9 +1,9 @@
-"""The search of the written table `sessions` for private data that redaction left in it.
+"""Search of the written table `sessions` for private data that redaction left in it.
 
-Only sessions that no earlier search found clean are searched. Two searches are made, so that a
-mistake of the detectors is not made twice: the detectors search the written sessions, and the
-private values of the sessions in the store are searched for in the written ones, in every form.
-The search of derived tables belongs to `derived`.
+Only sessions that no earlier search found clean are searched. There are two searches, so that a
+mistake of the detectors does not go unnoticed. First, the detectors search the written sessions.
+Second, the private values of the sessions in the store are searched for in the written sessions, in
+every form. The search of derived tables belongs to `derived`.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ from agent_pipeline.storage.lake import Lake
 
 @dataclass(frozen=True)
 class PrivacyScan:
-    """What a search found.
+    """The result of a search for private data.
 
     Attributes:
-        sessions: How many sessions the table has.
-        searched: How many of them were searched.
+        sessions: Number of sessions in the table.
+        searched: Number of sessions that were searched.
         kinds: Counts of the private values that were found, by kind.
-        session_ids: The sessions with private values.
+        session_ids: Ids of the sessions with private values.
     """
 
     sessions: int
@@ -46,15 +46,15 @@ def scan_new_sessions(
     source: TraceSource | None = None,
     reading: ReadingOptions | None = None,
 ) -> PrivacyScan:
-    """Search the sessions that no earlier search found clean, and note which are clean now.
+    """Search the sessions that no earlier search found clean, and record the result.
 
     Args:
         lake: The lake with the table.
         key: The partition to search.
-        options: What is private.
-        source: The store of the table. Its private values are searched for, too, in sessions that
-            did not change since they were read.
-        reading: How the store was read.
+        options: The options that define what is private.
+        source: The store of the table. Its private values are also searched for, in sessions that
+            have not changed since they were read.
+        reading: The options with which the store was read.
 
     Raises:
         DataError: The table is missing or damaged.
@@ -95,7 +95,7 @@ def scan_new_sessions(
 def _note_clean_sessions(
     lake: Lake, key: PartitionKey, seen: pa.Table, private_ids: list[str]
 ) -> None:
-    """Note that all sessions but these are clean.
+    """Record that all sessions except the given ones are clean.
 
     Args:
         lake: The lake.
@@ -116,12 +116,12 @@ def _find_values_in_store(
     redactor: Redactor,
     seen: pa.Table | None,
 ) -> PrivateValues:
-    """Return the private values of the stored sessions that were not found clean before.
+    """Return the private values of the stored sessions that no earlier search found clean.
 
     Args:
         source: The store.
         key: The partition.
-        reading: How the store was read.
+        reading: The options with which the store was read.
         redactor: Finds the values.
         seen: The table `sessions_seen`. Sessions that changed since they were read are left out.
             None searches the whole store.

@@ -1,8 +1,8 @@
-"""A partition of a store as canonical sessions: the steps that every source needs after its reader.
+"""Reading of a partition as canonical sessions, with the steps that follow every reader.
 
 The steps are repair, a system prompt and tools from the settings if the source has none, the task
-key, and redaction. Then tool schemas are inferred from the calls if nobody has any. Writing a table
-belongs to `ingestion`.
+key, and redaction. If neither the source nor the settings have tools, tool schemas are inferred
+from the calls. Writing a table belongs to `ingestion`.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import sha256_file
 
 _GUESSED_TASK_PREFIXES = ("text:", "session:")
-"""Prefixes of tasks that neither the settings nor the source named."""
+"""Prefixes of task keys that neither the settings nor the source define."""
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOMS_OF_TABLE = ("ingestion", "redaction", "sessions", "sources", "storage")
-"""The folders whose code decides what the table `sessions` holds."""
+"""Folders whose code determines the content of the table `sessions`."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class ReadingOptions:
     """The settings for one agent's sessions.
 
     Attributes:
-        system_prompt: The system prompt of sessions that have none.
-        tools: The tools of sessions that have none.
+        system_prompt: The system prompt for sessions without one.
+        tools: The tools for sessions without tools.
         task_pattern: A regular expression that is searched in the session id. Its groups, or the
             whole match, name the task.
         task_field: A key of the session's context that names the task.
-        repair: What is done about each kind of damage.
-        redaction: What is private.
+        repair: The action for each kind of damage.
+        redaction: The options that define what is private.
     """
 
     system_prompt: str = ""
@@ -61,7 +61,7 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class PreparedSession:
-    """What is known about a session that was prepared.
+    """Facts about a prepared session.
 
     Attributes:
         redacted: Counts of the redacted values, by kind.
@@ -82,7 +82,7 @@ class Preparation:
     Attributes:
         options: The settings.
         redacted: Counts of the redacted values, by kind.
-        private_ids: How many ids look private.
+        private_ids: Number of session ids that look private.
         redactor: Finds and replaces private values.
     """
 
@@ -107,17 +107,19 @@ class Preparation:
         extra_values: Mapping[str, str] | None = None,
         known: dict[str, Known] | None = None,
     ) -> PreparedSession:
-        """Complete and redact one session in place. Inferred tools are not added here.
+        """Complete and redact one session in place.
+
+        Inferred tools are not added here.
 
         Args:
             session: The session, as the source read it.
-            extra_values: Private values that other trials of the task gave, with their kinds.
+            extra_values: Private values that other trials of the task revealed, with their kinds.
             known: Receives the private values of the session, by the hash of its task.
         """
         self.complete(session)
         task = hash_json(session.task_key)[:16]
         is_named_task = not session.task_key.startswith(_GUESSED_TASK_PREFIXES)
-        # Redaction comes last: the task belongs to the words as they were.
+        # Redaction comes last, because the task key is computed from the original text.
         redacted = self.redactor.redact(session, extra_values)
         if known is not None and self.redactor.values:
             known.setdefault(task, Known()).add(self.redactor.values, is_named_task)
@@ -125,7 +127,7 @@ class Preparation:
         return PreparedSession(redacted, calls, self.redactor.private_id, task)
 
     def complete(self, session: Session) -> None:
-        """Repair a session, add what the settings have and the source lacks, and name its task."""
+        """Repair a session, add missing data from the settings, and set its task key."""
         options = self.options
         repair_session(session, options.repair)
         if not session.tools and options.tools:
@@ -143,7 +145,7 @@ class Preparation:
         session.task_key = find_task_key(session, self._task_pattern, options.task_field)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
-        """Count a session that this run or an earlier one prepared.
+        """Count a session that was prepared in this run or an earlier run.
 
         Args:
             session_id: The session.
@@ -157,7 +159,7 @@ class Preparation:
         self.private_ids += private_id
 
     def notes(self, key: PartitionKey) -> Iterator[str]:
-        """Yield sentences about all sessions that a person should read."""
+        """Yield sentences about the whole partition that a person should read."""
         if self._sessions_without_match:
             yield (
                 f"task_pattern {self.options.task_pattern!r} names no task in "
@@ -237,7 +239,9 @@ def prepare_sessions(
 
 
 def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
-    """Return the task that a session is a trial of. A split holds whole tasks.
+    """Return the key of the task that a session is a trial of.
+
+    All trials of a task are in the same split.
 
     The task is the first of these that exists:
 
@@ -271,8 +275,8 @@ def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_fie
 def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
     """Return a partition's data version and its number of sessions.
 
-    The version is the sha256 of the sessions' ids and digests, in their order. The version changes
-    if anything changes that the reader uses. Copying or vacuuming a file does not change it.
+    The version is the sha256 of the sessions' ids and digests, in order. It changes if any data
+    changes that the reader uses. Copying or vacuuming a file does not change it.
     """
     fingerprint = hashlib.sha256()
     sessions = 0
@@ -284,7 +288,7 @@ def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
 
 
 def _match_task(pattern: re.Pattern[str], session_id: str) -> str:
-    """Return the task that a pattern names in a session id; empty if it names none."""
+    """Return the task that a pattern finds in a session id, or an empty text."""
     match = pattern.search(session_id)
     if match is None:
         return ""
@@ -294,7 +298,7 @@ def _match_task(pattern: re.Pattern[str], session_id: str) -> str:
 
 
 class TaskPatternError(SettingsError):
-    """A setting `task_pattern` that is not a regular expression.
+    """Raised if the setting `task_pattern` is not a regular expression.
 
     Attributes:
         pattern: The setting.
@@ -310,7 +314,7 @@ class TaskPatternError(SettingsError):
 
 
 def compile_task_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Return the setting `task_pattern` as a regular expression; None if it is empty.
+    """Return the setting `task_pattern` as a regular expression, or None if it is empty.
 
     Raises:
         TaskPatternError: The setting is not a regular expression.
@@ -324,9 +328,9 @@ def compile_task_pattern(pattern: str) -> re.Pattern[str] | None:
 
 
 def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
-    """Return a hash of everything but the store that decides what the table holds.
+    """Return a hash of everything that determines the table except the store itself.
 
-    That is the code, the settings, and the readers with their versions and their own code.
+    This includes the code, the settings, and the readers with their versions and their own code.
     """
     readers = [source.reader_versions(), _hash_foreign_code(type(source))]
     return hash_json([_hash_code(), readers, repr(options)])
@@ -334,7 +338,7 @@ def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
 
 @cache
 def _hash_foreign_code(reader: type) -> list[str]:
-    """Return the hashes of the files of a reader's classes that lie outside this package."""
+    """Return the hashes of the files that define a reader's classes outside of this package."""
     files = set()
     for base in reader.__mro__:
         file = getattr(sys.modules.get(base.__module__), "__file__", None)
@@ -345,7 +349,7 @@ def _hash_foreign_code(reader: type) -> list[str]:
 
 @cache
 def _hash_code() -> str:
-    """Return a hash of the code and the libraries that decide the bytes of the table."""
+    """Return a hash of the code and the libraries that determine the bytes of the table."""
     files = []
     for room in _ROOMS_OF_TABLE:
         for path in sorted((_PACKAGE / room).rglob("*.*")):

@@ -1,8 +1,8 @@
-"""The table `sessions_seen`: what the last run noted about each row of the table `sessions`.
+"""The table `sessions_seen`, which holds notes about each row of the table `sessions`.
 
-A later run copies rows of the last table instead of reading unchanged sessions again. The notes,
-and reading the last table's rows in order, belong here. Deciding what is copied belongs to
-`table_pass`.
+With these notes, a later run copies rows of the last table instead of reading unchanged sessions
+again. The notes, and reading the last table's rows in order, belong here. The decision which rows
+are copied belongs to `table_pass`.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ SEEN_SCHEMA = pa.schema(
     ]
 )
 TABLE_SHA256 = b"table_sha256"
-"""The key of the sha256 of the table `sessions` that the notes describe."""
+"""Key of the sha256 of the table `sessions` that the notes describe."""
 
 
 class SeenSession(NamedTuple):
-    """A row of `sessions_seen`: the notes about one session.
+    """A row of `sessions_seen`, with the notes about one session.
 
-    All rows are held as an Arrow table, which takes about 60 bytes per session more than the ids.
+    All rows are held as an Arrow table, which takes about 60 bytes per session besides the ids.
 
     Attributes:
         session_id: The session's id.
-        digest: A hash of what the store holds of the session.
+        digest: A hash of the session's data in the store.
         calls: The JSON of the shapes of the session's calls, if its source has no tools.
-        redacted: The JSON of how many values were redacted, by kind.
+        redacted: The JSON of the counts of redacted values, by kind.
         private_id: Whether the id looks private.
-        task: A hash of the task, as it was before redaction.
+        task: A hash of the task before redaction.
         clean: Whether a search of the written row found nothing private.
     """
 
@@ -62,7 +62,7 @@ class SeenSession(NamedTuple):
 
 @dataclass(frozen=True)
 class SeenTable:
-    """The notes about a table, and the table."""
+    """The notes about a table `sessions`, and the table itself."""
 
     seen: pa.Table
     file: pq.ParquetFile
@@ -71,7 +71,7 @@ class SeenTable:
 def read_seen_sessions(lake: Lake, key: PartitionKey) -> SeenTable | None:
     """Return the notes about the current table `sessions`.
 
-    Returns None if there are no notes, or if they describe another table.
+    The result is None if there are no notes, or if they describe a different table.
     """
     try:
         seen = lake.open(SEEN_TABLE, key, SEEN_SCHEMA).read()
@@ -85,7 +85,7 @@ def read_seen_sessions(lake: Lake, key: PartitionKey) -> SeenTable | None:
 
 
 def share_call_texts(seen: pa.Table) -> pa.Table:
-    """Return the notes with one text for all sessions that have the same calls."""
+    """Return the notes with a single shared text for all sessions that have the same calls."""
     index = seen.schema.get_field_index("calls")
     return seen.set_column(index, "calls", seen["calls"].dictionary_encode())
 
@@ -96,7 +96,7 @@ def make_seen_table(rows: list[SeenSession]) -> pa.Table:
 
 
 def make_id_column(ids: Iterable[str]) -> pa.Array:
-    """Return ids, or hashes of tasks, as a column."""
+    """Return session ids or task hashes as an Arrow column."""
     return make_column(list(ids), SEEN_SCHEMA.field("session_id"))
 
 
@@ -109,9 +109,9 @@ class RowGroups:
 
 
 class RowReader:
-    """The rows of a table in their order, one row group at a time.
+    """A reader of a table's rows in order, one row group at a time.
 
-    A thread reads the next row group meanwhile, which needs no interpreter lock.
+    A thread reads the next row group in the background, without the interpreter lock.
     """
 
     def __init__(self, file: pq.ParquetFile) -> None:
@@ -121,7 +121,7 @@ class RowReader:
         self._next_group = self._thread.submit(self._read_group, 0)
         self._groups: list[pa.Table] = []
         self._sizes: list[int] = []
-        """The length of each row's messages in bytes, for the row groups in memory."""
+        """Length of each row's messages in bytes, for the row groups in memory."""
         self._first_row = 0
         self._end_row = 0
 
@@ -132,7 +132,10 @@ class RowReader:
         return self._sizes[row_index - self._first_row]
 
     def take_groups(self, last_row: int) -> RowGroups:
-        """Return the row groups in memory, and forget those that end at or before `last_row`."""
+        """Return the row groups in memory.
+
+        Row groups that end at or before `last_row` are then removed from memory.
+        """
         row_groups = RowGroups(list(self._groups), self._first_row)
         while self._groups and self._first_row + self._groups[0].num_rows <= last_row + 1:
             finished_rows = self._groups.pop(0).num_rows
@@ -141,13 +144,13 @@ class RowReader:
         return row_groups
 
     def _read_group(self, group_index: int) -> pa.Table | None:
-        """Return a row group; None after the last one."""
+        """Return a row group, or None after the last one."""
         if group_index >= self._file.num_row_groups:
             return None
         return self._file.read_row_group(group_index, use_threads=False)
 
     def _load_next_group(self) -> None:
-        """Put the next row group into memory, and let the thread read the one after it."""
+        """Load the next row group into memory, and start reading the one after it."""
         group = self._next_group.result()
         if group is None:
             raise IndexError("the last table has no such row")

@@ -1,8 +1,8 @@
-"""One pass over a store, which makes the rows of the table `sessions`.
+"""One pass over a store, which creates the rows of the table `sessions`.
 
 A session that changed is built and prepared; the row of any other session is copied from the last
-table. A table that is made by copying has the same bytes as a table that is made anew. Which passes
-are needed, and what is checked afterwards, belongs to `ingestion`.
+table. Copying gives the same bytes as building the whole table again. `ingestion` decides which
+passes are needed, and checks the result.
 """
 
 from array import array
@@ -46,14 +46,14 @@ from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import StagedTable
 
 PrivateValues = dict[str, dict[str, str]]
-"""Private values with their kinds, by the ids of sessions."""
+"""Private values and their kinds, by session id."""
 
 _SHAPES_DECODER = msgspec.json.Decoder(list[CallShape])
 
 
 @dataclass(frozen=True)
 class LastTable:
-    """A table that rows can be copied from.
+    """A table from which rows can be copied.
 
     Attributes:
         file: The table.
@@ -69,15 +69,15 @@ class LastTable:
 
     @classmethod
     def open(cls, file: pq.ParquetFile, seen: pa.Table, tools: list[Tool]) -> "LastTable":
-        """Return a table with its notes, sorted for searching."""
+        """Return a table with its notes, sorted for searching by session id."""
         return cls(file, seen.combine_chunks(), pc.sort_indices(seen["session_id"]), tools)
 
     def find_row(self, session_id: str, guess: int) -> int | None:
-        """Return the index of a session's row; None if the table lacks the session.
+        """Return the index of a session's row, or None if the table does not have the session.
 
         Args:
             session_id: The session.
-            guess: The index to try first. Stores and tables are usually in the order of ids.
+            guess: The index to try first. Stores and tables are usually ordered by id.
         """
         ids = self.seen["session_id"]
         if guess < len(ids) and ids[guess].as_py() == session_id:
@@ -97,7 +97,10 @@ class LastTable:
 
 @dataclass(frozen=True)
 class _RowPlace:
-    """Where a row of a batch is: in the last table if it is copied, else among the built rows."""
+    """The origin of a row in a batch.
+
+    The index refers to the last table if the row is copied, and to the built rows otherwise.
+    """
 
     copied: bool
     index: int
@@ -105,10 +108,10 @@ class _RowPlace:
 
 @dataclass
 class _PendingBatch:
-    """The rows that the next batch will have.
+    """The rows that are collected for the next batch.
 
     Attributes:
-        places: The place of each row.
+        places: The origin of each row.
         built_rows: The rows that are not copied.
         seen: The notes about each row.
         size: The length of all messages in bytes.
@@ -123,15 +126,16 @@ class _PendingBatch:
 class TablePass:
     """One pass over a store.
 
-    The first pass builds every session that changed. A later pass copies the table of the pass
-    before it, except for certain sessions, which are built again with more private values.
+    The first pass builds every session that changed. A later pass copies the table of the previous
+    pass, except for certain sessions, which are built again with more private values.
 
     Attributes:
         preparation: Prepares the sessions.
-        tools: The tools that the batches got. The end of the pass may show that they are wrong.
+        tools: The tools that were written into the batches. The rest of the pass may show that they
+            are incomplete.
         seen: The notes about all rows, after the pass.
-        copied_ids: The sessions whose rows were copied from the last run's table.
-        forgotten: How many of the store's sessions are on the block list.
+        copied_ids: Ids of the sessions whose rows were copied from the last run's table.
+        forgotten: Number of the store's sessions that are on the block list.
     """
 
     def __init__(
@@ -142,15 +146,15 @@ class TablePass:
         last: LastTable | None,
         rebuilt: PrivateValues | None = None,
     ) -> None:
-        """Begin a pass.
+        """Create a pass.
 
         Args:
             key: The partition.
             preparation: Prepares the sessions.
             blocked: The forgotten sessions.
-            last: The table to copy from.
-            rebuilt: In a later pass, the sessions to build again, each with the private values
-                that other trials of its task gave. None in the first pass.
+            last: The table from which rows are copied.
+            rebuilt: In a later pass, the sessions to build again, each with the private values from
+                other trials of its task. None in the first pass.
         """
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
@@ -162,11 +166,13 @@ class TablePass:
         self._last = last
         self._rebuilt = rebuilt
         self._values_by_task: dict[str, Known] = {}
-        """The private values of each task's trials, by the hash of the task; in memory only."""
+        """Private values of each task's trials, by the hash of the task. They are kept only in
+        memory.
+        """
         self._call_texts: set[str] = set()
 
     def start_next(self, table: StagedTable, rebuilt: PrivateValues) -> "TablePass":
-        """Return the pass after this one, over the same sessions.
+        """Return a new pass over the same sessions that starts from this pass's table.
 
         Args:
             table: The table of this pass.
@@ -180,7 +186,7 @@ class TablePass:
         return next_pass
 
     def check_complete(self) -> None:
-        """Check that this pass read the sessions of the pass before, in their order.
+        """Check that this pass read the same sessions as the previous pass, in the same order.
 
         Raises:
             DataError: The store lost sessions between the passes.
@@ -192,9 +198,10 @@ class TablePass:
             )
 
     def find_changed_tasks(self) -> set[str]:
-        """Return the tasks that have private values and that a session joined, left or changed in.
+        """Return the tasks with private values whose sessions changed since the last table.
 
-        Tasks are named by their hashes.
+        A task counts if a session joined it, left it, or changed. The result contains hashes of
+        tasks.
         """
         tables = [self._last.seen, self.seen] if self._last else [self.seen]
         seen = pa.concat_tables(tables)
@@ -209,8 +216,8 @@ class TablePass:
     def find_copies(self, tasks: set[str]) -> PrivateValues:
         """Return the copied sessions of certain tasks.
 
-        Such a session has to be read again: its private values are not known otherwise, and its
-        row may hold pseudonyms of values that no other trial calls private any more.
+        Such a session has to be read again: its private values are not stored, and its row may
+        contain pseudonyms of values that no other trial marks as private any more.
         """
         ids = self.seen["session_id"]
         is_in_task = pc.is_in(self.seen["task"], make_id_column(tasks))
@@ -221,7 +228,7 @@ class TablePass:
         """Return the values in the table's rows that another trial of the task calls private.
 
         Args:
-            tasks: The tasks to search, by their hashes.
+            tasks: Hashes of the tasks to search.
             table: The table of this pass.
         """
         searched_tasks = self._list_tasks_with_trials(tasks & self._values_by_task.keys())
@@ -244,10 +251,10 @@ class TablePass:
         return private_values
 
     def _list_tasks_with_trials(self, tasks: Iterable[str]) -> pa.Array:
-        """Return those of the tasks in which one trial's values may stand in another trial.
+        """Return the tasks in which a value of one trial may occur in another trial.
 
-        That needs two trials. If a session was forgotten, one trial may be enough: the forgotten
-        session may have been the other one.
+        This requires two trials. If any session was forgotten, one trial is enough, because the
+        forgotten session may have been the other trial.
         """
         counts = pc.value_counts(self.seen["task"])
         known_tasks = counts.field("values")
@@ -257,14 +264,17 @@ class TablePass:
         return known_tasks.filter(pc.is_in(known_tasks, make_id_column(tasks)))
 
     def infer_tools(self) -> list[Tool]:
-        """Return the tools that all calls so far show."""
+        """Return the tools inferred from all calls so far."""
         schemas = ToolSchemas()
         for text in self._call_texts:
             schemas.add(_SHAPES_DECODER.decode(text))
         return schemas.tools()
 
     def make_batches(self, stored_sessions: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
-        """Yield the table's batches. A batch has a thousand rows, or fewer if they are long."""
+        """Yield the batches of the table.
+
+        A batch has a thousand rows, or fewer if the rows are long.
+        """
         reader = RowReader(self._last.file) if self._last else None
         pending = _PendingBatch()
         seen_tables = [self.seen]
@@ -276,7 +286,7 @@ class TablePass:
                 continue
             row_index = self._find_last_row(stored, guess=last_copied + 1)
             if self._rebuilt is not None and row_index is None:
-                continue  # the session is newer than the first pass; the next run reads it
+                continue  # the session is newer than the first pass, so the next run reads it
             unchanged = row_index is not None and self._has_digest(row_index, stored.digest)
             keeps_row = (
                 unchanged if self._rebuilt is None else stored.session_id not in self._rebuilt
@@ -303,31 +313,31 @@ class TablePass:
             self.copied_ids = self.seen["session_id"].filter(is_copied)
 
     def _skip_forgotten(self, stored: Stored) -> None:
-        """Count a forgotten session, and note its private values.
+        """Count a forgotten session, and record its private values.
 
-        Other trials of its task must not hold the values because the session is forgotten.
+        The values must stay redacted in other trials of its task although the session is forgotten.
         """
         self.forgotten += 1
         if self._rebuilt is None:
             self.preparation.prepare(stored.build(), known=self._values_by_task)
 
     def _find_last_row(self, stored: Stored, guess: int) -> int | None:
-        """Return the index of a session's row in the last table; None if there is no row."""
+        """Return the index of a session's row in the last table, or None."""
         return self._last.find_row(stored.session_id, guess) if self._last else None
 
     def _has_digest(self, row_index: int, digest: bytes) -> bool:
-        """Return whether the store held the same session when the last table was made."""
+        """Return whether the store had the same session data when the last table was written."""
         return self._last is not None and self._last.seen["digest"][row_index].as_py() == digest
 
     def _copy_row(self, pending: _PendingBatch, reader: RowReader, row_index: int) -> None:
-        """Add a row of the last table to a batch."""
+        """Add a row of the last table to the pending batch."""
         assert self._last is not None
         pending.places.append(_RowPlace(copied=True, index=row_index))
         pending.size += reader.measure_row(row_index)
         self._note_seen(pending, self._last.read_seen(row_index))
 
     def _build_row(self, pending: _PendingBatch, stored: Stored) -> None:
-        """Read and prepare a session, and add its row to a batch."""
+        """Read and prepare a session, and add its row to the pending batch."""
         session = self._blocked.replace_names(stored.build(), self._key)
         extra_values = self._rebuilt.get(stored.session_id) if self._rebuilt else None
         prepared = self.preparation.prepare(
@@ -348,14 +358,14 @@ class TablePass:
         self._note_seen(pending, seen)
 
     def _note_seen(self, pending: _PendingBatch, seen: SeenSession) -> None:
-        """Note a row and its calls."""
+        """Record the notes and the calls of a row."""
         self._call_texts.add(seen.calls)
         pending.seen.append(seen)
 
     def _finish_batch(self, pending: _PendingBatch, reader: RowReader | None) -> pa.RecordBatch:
-        """Return the rows of a batch, built and copied ones in their order."""
+        """Return the pending rows as a batch, with built and copied rows in their order."""
         if self.tools is None:
-            self.tools = self.infer_tools()  # the first batch mostly has calls of all tools
+            self.tools = self.infer_tools()  # the first batch usually has calls of all tools
         built = make_session_batch(pending.built_rows, encode_json(self.tools))
         if reader is None:
             return built
@@ -378,7 +388,8 @@ def combine_batches(table: pa.Table) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-@lru_cache(maxsize=4096)  # many sessions have the same calls, and one text of them is held
+# many sessions have the same calls, so only one text of them is kept in memory
+@lru_cache(maxsize=4096)
 def _encode_shapes(shapes: frozenset[CallShape]) -> str:
-    """Return the shapes of calls as JSON."""
+    """Return call shapes as JSON."""
     return encode_json(sorted(shapes)).decode()

@@ -1,7 +1,7 @@
-"""Proposals for the setting `task_pattern`, from the ids of sessions.
+"""Proposals for the setting `task_pattern`, derived from session ids.
 
-The ids may show that several sessions are trials of one task. A proposal needs evidence: the ids
-fall into groups, and the requests within a group are more alike than the requests of different
+Session ids may show that several sessions are trials of one task. A proposal needs evidence: the
+ids form groups, and the requests within a group are more similar than the requests of different
 groups. Applying a pattern belongs to `reading`.
 """
 
@@ -26,15 +26,21 @@ _TRIAL_SUFFIXES = (
 )
 
 MIN_RATIO_WITH_WORD = 1.15
-"""How many times as alike as others the requests of a group must be, if the ids say "trial"."""
+"""Minimum similarity within groups, as a multiple of the similarity across groups, if the ids
+contain a word for "trial".
+"""
 MIN_RATIO = 1.4
-"""How many times as alike as others the requests of a group must be, without such a word."""
+"""Minimum similarity within groups, as a multiple of the similarity across groups, if the ids
+contain no word for "trial".
+"""
 MIN_SESSIONS = 4
 MIN_GROUPED_SHARE = 0.6
-"""The share of the ids that must fit the pattern and have a group."""
+"""Minimum share of the ids that must fit the pattern and have a group."""
 MIN_SIMILARITY = 0.2
 EQUAL_SIMILARITY = 0.9
-"""Requests within groups that are as alike as this are equal, however alike all requests are."""
+"""Similarity within groups above which requests count as equal, even if all requests are
+similar.
+"""
 _MAX_PAIRS = 1000
 
 
@@ -44,7 +50,7 @@ class PatternProposal:
 
     Attributes:
         pattern: The regular expression.
-        tasks: The tasks that the pattern would name, by session id.
+        tasks: The task of each session according to the pattern, by session id.
     """
 
     pattern: str
@@ -52,30 +58,30 @@ class PatternProposal:
 
     @property
     def trials(self) -> int:
-        """How many sessions would be trials of a task that has another trial."""
+        """Number of sessions whose task would have another trial."""
         return sum(len(ids) for ids in _list_groups(self.tasks))
 
     def lines(self, partition: str) -> str:
-        """Return the lines for `pipeline.toml`."""
+        """Return the lines to add to `pipeline.toml`."""
         return f"[agents.\"{partition}\"]\ntask_pattern = '{self.pattern}'"
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A pattern to try, and how many times as alike the requests of a group must be."""
+    """A pattern to try, and the minimum ratio of similarity within and across groups."""
 
     pattern: str
     min_ratio: float
 
 
 def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
-    """Propose a `task_pattern` for sessions that the source puts to no task.
+    """Propose a `task_pattern` for sessions without a task in the source.
 
     Args:
         requests: The request of each session, by session id. The order does not matter.
 
     Returns:
-        The first pattern with evidence; None if the ids show no trials.
+        The first pattern with evidence, or None if the ids do not show trials.
     """
     if len(requests) < MIN_SESSIONS:
         return None
@@ -100,7 +106,7 @@ def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
 
 
 def _list_candidates() -> Iterator[_Candidate]:
-    """Yield the patterns to try, those with a word for "trial" first."""
+    """Yield the patterns to try, starting with patterns that contain a word for "trial"."""
     for word in (*_TRIAL_WORDS, *_TRIAL_LETTERS):
         pattern = rf"(?i)^(.*?){_SEPARATOR}?(?<![a-z]){word}[-_=:.]?\d+(?![a-z0-9])(.*)$"
         yield _Candidate(pattern, MIN_RATIO_WITH_WORD if word in _TRIAL_WORDS else MIN_RATIO)
@@ -109,7 +115,7 @@ def _list_candidates() -> Iterator[_Candidate]:
 
 
 def _simplify(pattern: str, tasks: Mapping[str, str]) -> str:
-    """Return a pattern that is easier to read, if one names the same tasks."""
+    """Return a simpler pattern if one finds the same tasks. Otherwise, return the given pattern."""
     word = re.search(r"\(\?<!\[a-z\]\)(\w+)", pattern)
     starts = [rf"{separator}{word[1]}" for separator in _SEPARATORS] if word else _SEPARATORS
     for start in starts:
@@ -134,7 +140,7 @@ def _name_tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
 
 
 def _list_groups(tasks: Mapping[str, str]) -> list[list[str]]:
-    """Return the ids of each task that has more than one session."""
+    """Return the session ids of each task that has more than one session."""
     ids_by_task: dict[str, list[str]] = defaultdict(list)
     for session_id, task in tasks.items():
         ids_by_task[task].append(session_id)
@@ -142,7 +148,10 @@ def _list_groups(tasks: Mapping[str, str]) -> list[list[str]]:
 
 
 def _pair_within(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield equally many pairs of each group at most, so that no large group outweighs others."""
+    """Yield pairs of sessions within groups.
+
+    Each group gives at most the same number of pairs, so that a large group does not dominate.
+    """
     max_pairs = max(1, _MAX_PAIRS // len(groups))
     for ids in groups:
         yield from islice(combinations(ids, 2), max_pairs)
@@ -161,7 +170,7 @@ def _measure_similarity(
 
     Args:
         words: The words of each request, by session id.
-        pairs: Pairs of session ids; the first thousand are compared.
+        pairs: Pairs of session ids. Only the first thousand pairs are compared.
     """
     shares = []
     for left_id, right_id in islice(pairs, _MAX_PAIRS):

@@ -1,8 +1,8 @@
-"""The guard on volume: it refuses a table that lost most of the last table's sessions or verdicts.
+"""The regression check on volume, which refuses a table that lost most sessions or verdicts.
 
-A store of which half is missing, and a verdict file that is gone, look like a store that shrank.
-Without the guard the next tables would be empty, and the replay buffer would forget what it holds.
-The guard on growth belongs to `growth`.
+A store with missing data, or with a missing file of verdicts, looks like a store that shrank.
+Without this check, the next tables would be empty, and the replay buffer would lose its content.
+The regression check on growth belongs to `growth`.
 """
 
 from collections import Counter
@@ -18,19 +18,19 @@ from agent_pipeline.sessions.tables import make_scalar, read_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_COUNT_TO_COMPARE = 10
-"""With fewer sessions or verdicts than this, losing half of them means nothing."""
+"""Minimum number of sessions or verdicts for a comparison. Losing half of fewer means nothing."""
 
 _TABLES_WITH_COUNTS = ("sessions", "judged_sessions", "curated_sessions")
 _MAX_NOTES_IN_ERROR = 3
 
 
 class VolumeError(DataError):
-    """A table that was refused because too little of the last table is left.
+    """Raised if a table was refused because too little of the last table is left.
 
     Attributes:
-        what: What is missing: `sessions`, `verdicts`, `metrics` or `labels`.
-        before: How many the last run had.
-        now: How many there are now.
+        what: The kind of the missing data: `sessions`, `verdicts`, `metrics` or `labels`.
+        before: Their number in the last run.
+        now: Their number now.
     """
 
     def __init__(
@@ -42,16 +42,7 @@ class VolumeError(DataError):
         now: int,
         notes: Sequence[str] = (),
     ) -> None:
-        """Make the error; see the class for its facts.
-
-        Args:
-            asset: The table.
-            key: The partition.
-            what: What is missing.
-            before: How many the last run had.
-            now: How many there are now.
-            notes: Sentences of the reader, which may explain the loss.
-        """
+        """Create the error; the class describes its attributes."""
         self.what, self.before, self.now = what, before, now
         sentences = [
             f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read "
@@ -75,9 +66,9 @@ def check_volume(
     smallest_share: float,
     notes: Sequence[str] = (),
 ) -> None:
-    """Compare a staged table with the table that it would replace.
+    """Check that a staged table still has enough of the last table's sessions and verdicts.
 
-    If the last table is damaged, the tables that were made from it show what it held. The staged
+    If the last table is damaged, a table that was derived from it provides the counts. The staged
     table is deleted if an error is raised.
 
     Args:
@@ -85,12 +76,12 @@ def check_volume(
         key: The partition.
         staged: The new table `sessions`.
         smallest_share: The share of sessions, of recorded verdicts and of metrics that must be
-            left; 0 allows any loss.
+            left. 0 allows any loss.
         notes: Sentences of the reader, which an error shows.
 
     Raises:
         VolumeError: A smaller share is left.
-        DamageError: The last table is damaged, and no other table shows what it held.
+        DamageError: The last table is damaged, and no other table provides its counts.
     """
     if not (smallest_share and lake.has("sessions", key)):
         return
@@ -124,9 +115,9 @@ def _read_last_counts(lake: Lake, key: PartitionKey) -> Counter[str] | None:
 
 
 def _count_facts(file: pq.ParquetFile) -> Counter[str]:
-    """Return the counts of sessions, of sessions with a verdict, and of sessions with metrics.
+    """Count the sessions, the sessions with a verdict, and the sessions with metrics.
 
-    A verdict is the source's judgment or score. Metrics have a count of their own: a platform
+    A verdict is the source's judgment or score. Metrics are counted separately, because a platform
     writes them for every session, which would hide that the verdicts are gone.
     """
     counts: Counter[str] = Counter()

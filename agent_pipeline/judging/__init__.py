@@ -1,7 +1,7 @@
-"""Verdicts on sessions, and what each judged session may be used for.
+"""Verdicts on sessions, and the permitted use of each judged session.
 
-Judges are people, measures, scores and a language model, heard in the order of a declared policy.
-The forms that trainers read do not belong here (`datasets`).
+People, measures, scores and a language model judge sessions, in the order of a declared policy. The
+forms that trainers read do not belong here (`datasets`).
 """
 
 from agent_pipeline.judging import (

@@ -1,4 +1,4 @@
-"""How far each judge agrees with people, on the sessions on which both have an opinion."""
+"""Agreement of each judge with people, on the sessions that both have judged."""
 
 import math
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from agent_pipeline.judging.labels import Verdict
 from agent_pipeline.judging.verdict_policy import JudgedSession
 
 VerdictPairs = Counter[tuple[Verdict, Verdict]]
-"""How many sessions have each pair of a person's verdict and a judge's verdict."""
+"""Number of sessions with each pair of a person's verdict and a judge's verdict."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class AgreementRow:
 
     Attributes:
         name: The judge or the measure.
-        both_acceptable: Sessions that both find acceptable.
-        both_unacceptable: Sessions that both find unacceptable.
-        too_kind: Sessions that only the judge finds acceptable.
-        too_strict: Sessions that only people find acceptable.
-        kappa: Cohen's kappa; `None` if all verdicts are equal, so that chance alone would agree.
+        both_acceptable: Number of sessions that both find acceptable.
+        both_unacceptable: Number of sessions that both find unacceptable.
+        too_kind: Number of sessions that only the judge finds acceptable.
+        too_strict: Number of sessions that only people find acceptable.
+        kappa: Cohen's kappa, or `None` if all verdicts are equal, because kappa is then undefined.
     """
 
     name: str
@@ -34,26 +34,27 @@ class AgreementRow:
 
     @property
     def sessions(self) -> int:
-        """The number of sessions."""
+        """The number of sessions that both have judged."""
         return self.both_acceptable + self.both_unacceptable + self.too_kind + self.too_strict
 
     @property
     def share(self) -> float:
-        """The share of the sessions on which the two agree."""
+        """The share of the sessions on which people and the judge agree."""
         return (self.both_acceptable + self.both_unacceptable) / self.sessions
 
 
 class Agreement:
-    """Counts of the verdicts of people next to those of every other judge and measure.
+    """Counts of people's verdicts compared with the verdicts of all other judges and measures.
 
-    The verdict of people is a label, or else the source's judgment.
+    A person's label counts as the verdict of people. If there is no label, the source's judgment
+    counts.
     """
 
     def __init__(self) -> None:
         self._pairs_by_name: dict[str, VerdictPairs] = defaultdict(Counter)
 
     def add(self, judged: JudgedSession) -> None:
-        """Count the verdicts on a session, if people have judged it."""
+        """Count the verdicts on a session if people have judged it."""
         verdicts = {judge: opinion.verdict for judge, opinion in judged.opinions.items()}
         label, judgment = verdicts.pop("label", None), verdicts.pop("judgment", None)
         people = label or judgment
@@ -69,7 +70,7 @@ class Agreement:
                 self._pairs_by_name[name][people, verdict] += 1
 
     def list_rows(self) -> Iterator[AgreementRow]:
-        """Yield a row per judge or measure."""
+        """Yield one row per judge or measure."""
         for name, pairs in self._pairs_by_name.items():
             yield AgreementRow(
                 name=name,

@@ -1,6 +1,6 @@
-"""The measures that come with the pipeline.
+"""The measures that are part of this package.
 
-The reason of a result never quotes the conversation, which may be private.
+The reason of a result never quotes the conversation, because it may be private.
 """
 
 import re
@@ -18,17 +18,18 @@ _REFUSAL = re.compile(
     r"|participate)",
     re.IGNORECASE,
 )
-"""The beginning of an answer that declines to help.
+"""Pattern for the beginning of an answer that declines to help.
 
-An apology alone ("I'm sorry, your order is late") declines nothing.
+An apology alone ("I'm sorry, your order is late") is not a refusal.
 """
 
 
 @measure
 def ended_with_answer(context: EvaluationContext) -> MeasureResult:
-    """Pass if the agent had the last word, apart from a closing user message.
+    """Pass if the agent has the last word.
 
-    A run that ended on a tool call by its source's own rules passes too.
+    A user message at the end is ignored. A run that ended with a tool call by its source's own
+    rules passes too.
     """
     if context.final_answer or _ended_on_tool(context):
         return MeasureResult(True)
@@ -43,12 +44,14 @@ def ended_with_answer(context: EvaluationContext) -> MeasureResult:
 def answer_mentions(
     context: EvaluationContext, text: str, ignore_case: bool = True
 ) -> MeasureResult:
-    """Pass if the last answer contains the text; blanks and line breaks are equal.
+    """Pass if the last answer contains the text.
+
+    All kinds of white space are treated as equal.
 
     Args:
         context: The session.
         text: The text.
-        ignore_case: Whether upper and lower case are equal.
+        ignore_case: Whether upper and lower case are treated as equal.
     """
     if not context.final_answer:
         return MeasureResult(False, "no answer at the end")
@@ -78,7 +81,7 @@ def called_tool(context: EvaluationContext, name: str, times: int | None = None)
     Args:
         context: The session.
         name: The tool.
-        times: The exact number of calls; `None` for at least one.
+        times: The exact number of calls. `None` means at least one.
     """
     count = sum(call.name == name for call in context.calls)
     if times is None:
@@ -92,7 +95,7 @@ def called_tool(context: EvaluationContext, name: str, times: int | None = None)
 
 @measure
 def arguments_match_schema(context: EvaluationContext) -> MeasureResult:
-    """Pass if every call is of an existing tool, with arguments that its JSON schema allows."""
+    """Pass if every call names an existing tool and has arguments that its JSON schema allows."""
     if not context.calls:
         return MeasureResult(True)
     if not context.tools:
@@ -106,9 +109,10 @@ def arguments_match_schema(context: EvaluationContext) -> MeasureResult:
 
 @measure
 def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureResult:
-    """Pass if at most `allowed` calls repeat an earlier call: equal name, arguments and result.
+    """Pass if at most `allowed` calls repeat an earlier call.
 
-    The same call with another result is a retry or a poll, and no repetition.
+    A repeated call has the same name, arguments and result. The same call with another result is a
+    retry or a poll, and does not count.
     """
     seen_calls: set[CallIdentity] = set()
     repeated_names = []
@@ -125,14 +129,17 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
 
 @measure
 def at_most_steps(context: EvaluationContext, steps: int) -> MeasureResult:
-    """Pass if the agent has at most `steps` messages, each with any number of calls."""
+    """Pass if the agent has at most `steps` messages.
+
+    A message may have any number of calls.
+    """
     count = sum(message["role"] == "assistant" for message in context.messages)
     return MeasureResult(True) if count <= steps else MeasureResult(False, f"{count} steps")
 
 
 @measure
 def all_calls_answered(context: EvaluationContext) -> MeasureResult:
-    """Pass if every tool call has its result."""
+    """Pass if every tool call has a result."""
     calls = context.calls
     if _ended_on_tool(context):  # the last calls of such a run need no result
         for message in reversed(context.messages):
@@ -164,13 +171,13 @@ def no_tool_error_at_end(context: EvaluationContext) -> MeasureResult:
 
 @measure
 def tool_success_rate(context: EvaluationContext) -> float | None:
-    """Return the share of tool results that are not errors; `None` if no tool was used."""
+    """Return the share of tool results that are not errors, or `None` if no tool was used."""
     failures = context.failures
     return 1 - sum(failures) / len(failures) if failures else None
 
 
 def _ended_on_tool(context: EvaluationContext) -> bool:
-    """Return whether the run ended with its last tool call, by the rules of its source."""
+    """Return whether the run ended with its last tool call by the rules of its source."""
     if not context.metadata.get("ends_on_tool"):
         return False
     for message in reversed(context.messages):

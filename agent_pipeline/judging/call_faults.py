@@ -1,4 +1,4 @@
-"""Faults of calls: whether a call fits the JSON schemas of the session's tools."""
+"""Check of calls against the JSON schemas of the session's tools."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,13 +11,10 @@ from agent_pipeline.sessions.transcript import PairedCall
 
 
 def find_call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
-    """Return what is wrong with a call; an empty text if nothing is.
+    """Return the problem of a call, or an empty text if the call is valid.
 
-    A call is wrong if there is no such tool, or if the tool's schema does not allow the arguments.
-
-    Raises:
-        jsonschema.SchemaError: The schema itself is broken.
-        referencing.exceptions.Unresolvable: The schema refers to a schema elsewhere.
+    A call is invalid if the tool does not exist, or if the tool's schema does not allow the
+    arguments.
     """
     import jsonschema
 
@@ -38,9 +35,12 @@ def find_call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
     return f"{where} breaks the schema's {error.validator!r}"
 
 
-@lru_cache(maxsize=256)  # sessions have equal tools, but not the same objects
+@lru_cache(maxsize=256)  # sessions have equal tools in different objects
 def _read_schemas(tools: bytes) -> dict[str, bytes | None]:
-    """Return the JSON schema of each tool's arguments by name; `None` for a tool without one."""
+    """Return the JSON schema of each tool's arguments, by tool name.
+
+    The value is `None` for a tool without a schema.
+    """
     schemas: dict[str, bytes | None] = {}
     for tool in msgspec.json.decode(tools):
         function = tool.get("function")
@@ -62,5 +62,6 @@ def _make_validator(schema: bytes) -> Any:
         parsed, default=jsonschema.Draft202012Validator
     )
     validator_class.check_schema(parsed)
-    # An empty registry: a schema that names another schema by URL must not make us fetch it.
+    # With an empty registry, a schema that refers to another schema by URL cannot trigger a
+    # download.
     return validator_class(parsed, registry=referencing.Registry())

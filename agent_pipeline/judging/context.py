@@ -1,4 +1,7 @@
-"""What a measure or a rubric reads of a session: decoded calls, with the results next to them."""
+"""The view of a session that measures and rubrics read.
+
+It contains decoded calls with their results.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,9 +13,9 @@ from agent_pipeline.sessions.transcript import PairedCall, is_failed, pair_calls
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """A session as it is evaluated.
+    """A session in the form that is evaluated.
 
-    Treat all of it as read-only: every measure of a session gets the same object.
+    Treat the whole object as read-only, because every measure of a session gets the same object.
 
     Attributes:
         messages: The session's messages.
@@ -52,7 +55,7 @@ class EvaluationContext:
 
     @cached_property
     def last_spoken(self) -> Message | None:
-        """The last message, except for system messages and closing user messages."""
+        """The last message, ignoring system messages and user messages at the end."""
         for message in reversed(self.messages):
             if message["role"] not in ("system", "user"):
                 return message
@@ -60,9 +63,10 @@ class EvaluationContext:
 
     @cached_property
     def final_answer(self) -> str:
-        """The agent's last words; empty if the agent called a tool with them, or did not end.
+        """The agent's last text, or an empty text.
 
-        A closing user message does not count.
+        It is empty if the agent called a tool in its last message, or if a tool result is last.
+        User messages at the end are ignored.
         """
         last = self.last_spoken
         if last is None or last["role"] != "assistant" or last.get("tool_calls"):
@@ -73,13 +77,13 @@ class EvaluationContext:
 
 @dataclass(frozen=True)
 class CallIdentity:
-    """The parts of a call that are equal if calls repeat each other.
+    """The parts of a call that identify it when calls are compared.
 
     Attributes:
         name: The name of the tool.
-        arguments: The arguments as JSON with sorted keys, or as they were written if they are no
+        arguments: The arguments as JSON with sorted keys, or the original text if they are not
             JSON.
-        result: The result; None if the call was not answered.
+        result: The result, or None if the call has no result.
     """
 
     name: str
@@ -88,9 +92,9 @@ class CallIdentity:
 
 
 def identify_call(call: PairedCall) -> CallIdentity:
-    """Return the parts of a call that are equal if calls repeat each other.
+    """Return the parts of a call that are equal if one call repeats another.
 
-    The same call with another result is a retry or a poll.
+    The same call with a different result is a retry or a poll, not a repetition.
     """
     if call.arguments is None:
         return CallIdentity(call.name, call.raw, call.result)

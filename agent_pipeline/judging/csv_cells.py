@@ -1,14 +1,14 @@
-"""Texts in the cells of a CSV file, which spreadsheets must not read as formulas."""
+"""Cells of a CSV file, protected against being read as formulas by spreadsheets."""
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _MARK = "'"
 
 
 def to_cell(text: str) -> str:
-    """Return a text as a cell.
+    """Return a text as a cell of a CSV file.
 
-    A spreadsheet would compute a text that begins as a formula does, so such a text gets an
-    apostrophe in front.
+    A spreadsheet computes a text that begins like a formula, so such a text gets an apostrophe in
+    front.
     """
     bare = text.lstrip(" \ufeff'")
     if bare.startswith(_FORMULA_STARTS) or text.startswith(_FORMULA_STARTS):
@@ -17,5 +17,5 @@ def to_cell(text: str) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """Return the text of a cell that `to_cell` wrote."""
+    """Return the original text of a cell that `to_cell` wrote."""
     return cell[1:] if cell.startswith(_MARK) and to_cell(cell[1:]) == cell else cell

@@ -1,9 +1,9 @@
-"""The decision what each judged session may be used for, and the first reason against it.
+"""Decisions on the use of each judged session, with the first reason against the session.
 
-The order of the reasons is the order of the tests: state of the record, damage, what must not be
-trained on, verdict, measures, repetitions, the limit. A session that somebody judged good is never
-a bad answer, whatever measures it misses. How sessions are compared does not belong here
-(`repetitions`), nor how they are judged (`verdict_policy`).
+The reasons are checked in this order: state of the record, damage, content that must not be
+trained, verdict, measures, repetitions, limits. A session that was judged good is never used as a
+bad answer, even if it fails measures. Comparing sessions belongs to `repetitions`, and judging to
+`verdict_policy`.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ from agent_pipeline.sessions.transcript import count_characters
 
 
 class CurationBounds(NamedTuple):
-    """How much is kept; 0 is no limit.
+    """Limits on the kept sessions. 0 means no limit.
 
     Attributes:
-        max_sessions: Most sessions; the latest are kept.
-        max_characters: Most characters of a session.
+        max_sessions: Maximum number of sessions. The latest sessions are kept.
+        max_characters: Maximum number of characters per session.
     """
 
     max_sessions: int = 0
@@ -52,13 +52,13 @@ class CurationBounds(NamedTuple):
 
 
 def curate(candidates: Iterable[CurationCandidate], max_sessions: int = 0) -> Decisions:
-    """Decide on every session, and return the decisions in the order of the input.
+    """Decide on the use of every session, and return the decisions in the order of the input.
 
-    Of several sessions with the same content, one is kept (`repetitions.drop_duplicates`). If a
-    session begins with all of another session of the same use, the shorter session is dropped. If a
-    session begins with all of a session that was found bad, the longer session is dropped if a
-    person judged the shorter session, or if nobody verified the longer one. A longer session that a
-    person found good is kept.
+    If several sessions have the same content, one of them is kept (`repetitions.drop_duplicates`).
+    If a session begins with the whole of another session of the same use, the shorter session is
+    dropped. If a session begins with the whole of a session that was judged bad, the longer session
+    may be dropped. It is dropped if a person judged the shorter session, or if no judge verified
+    the longer session. A longer session that a person judged good is kept.
     """
     decisions = Decisions(candidates)
     drop_duplicates(decisions)
@@ -72,7 +72,10 @@ def curate(candidates: Iterable[CurationCandidate], max_sessions: int = 0) -> De
 
 
 def _drop_earlier_sessions(decisions: Decisions, max_sessions: int) -> None:
-    """Keep the latest good sessions; sessions without a time count as the earliest."""
+    """Keep only the latest good sessions.
+
+    Sessions without a time count as the earliest.
+    """
     positive = np.flatnonzero(decisions.has_use(SessionUse.POSITIVE))
     times = decisions.times[positive]
     age = np.where(times == inf, inf, -times)
@@ -96,12 +99,15 @@ class Curation:
 
     @property
     def reasons(self) -> list[str]:
-        """The reason of every session, and `kept` for good sessions."""
+        """The drop reason of every session, or `kept` for good sessions."""
         return [decision.reason.value if decision.reason else "kept" for decision in self.decisions]
 
     @property
     def counts_with_detail(self) -> Counter[str]:
-        """Sessions by reason, with the name of the damage or the measure after a colon."""
+        """Number of sessions by drop reason.
+
+        The name of the damage or the measure follows the reason after a colon.
+        """
         counts: Counter[str] = Counter()
         for decision in self.decisions:
             reason = decision.reason.value if decision.reason else "kept"
@@ -178,7 +184,7 @@ def curate_rows(
 
 
 def _replace_messages(row: JudgedRow, messages: list[Message]) -> JudgedRow:
-    """Return a session's row with other messages, and the hash of the new content."""
+    """Return a session's row with replaced messages and the hash of the new content."""
     replaced: JudgedRow = {**row, "messages": messages}
     return {**replaced, "content_sha256": restore_session(replaced).hash_content()}
 
@@ -190,14 +196,14 @@ def make_candidate(
     max_characters: int = 0,
     is_served: bool = False,
 ) -> CurationCandidate:
-    """Return what curation needs to know about a row of `judged_sessions`.
+    """Return the facts about a row of `judged_sessions` that curation needs.
 
     Args:
         row: The row.
         leak: A verdict in the row's text that cannot be removed.
         required_measures: Names of measures that a good session must pass.
-        max_characters: Most characters of a session; 0 is no limit.
-        is_served: Whether the session is dropped because a model of this lake made it.
+        max_characters: Maximum number of characters per session. 0 means no limit.
+        is_served: Whether the session is dropped because a model of this lake generated it.
     """
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required_measures if not passed.get(name)]
@@ -225,7 +231,10 @@ def _find_authority(verdict_by: str | None) -> int:
 def _find_reason(
     row: JudgedRow, leak: str | None, max_characters: int, is_served: bool
 ) -> tuple[DropReason | None, str | None]:
-    """Return the first reason against a session and its detail, required measures aside."""
+    """Return the first reason against a session, and its detail.
+
+    Required measures are not checked here.
+    """
     if row["archived"]:
         return DropReason.ARCHIVED, None
     if all(message["role"] == "system" for message in row["messages"]):
@@ -245,7 +254,8 @@ def _find_reason(
         return DropReason.SERVED_MODEL, ", ".join(list_answering_models(row)) or None
     if row["verdict"] is None:
         return DropReason.UNJUDGED, None
-    if row["verdict_by"] == "measures":  # measures alone make no example, good or bad
+    # measures alone cannot make a session a good or bad example
+    if row["verdict_by"] == "measures":
         return DropReason.MEASURE, row.get("verdict_name")
     if row["verdict"] != "acceptable":
         return DropReason.UNACCEPTABLE, None
@@ -253,12 +263,13 @@ def _find_reason(
 
 
 def was_stopped_while_calling(row: JudgedRow) -> bool:
-    """Return whether a bad session is damaged only because its agent called to the end.
+    """Return whether a bad session is damaged only because its agent was stopped while calling.
 
-    Such an agent was stopped, for example after so many steps. Only the last message's calls have
-    no results, and a judge that saw the outcome of the session (not its measures) found it bad.
+    Such an agent was stopped, for example at a limit of steps. Only the calls of the last message
+    have no results, and a judge that saw the outcome of the session (not its measures) judged it
+    bad.
     """
-    # "unanswered_call" is the last kind of damage: any other damage would be named instead.
+    # "unanswered_call" is the last kind in the list, so any other damage would be named instead.
     if row["broken"] != "unanswered_call" or not row["messages"]:
         return False
     if row["verdict"] != "unacceptable":

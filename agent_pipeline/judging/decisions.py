@@ -1,7 +1,7 @@
-"""The decisions of curation on all sessions of a table, held as columns.
+"""The decisions of curation on all sessions of a table, stored as columns.
 
-A table may have a million sessions, so memory holds no object per session. What leads to a decision
-does not belong here (`curation`, `repetitions`).
+A table may have a million sessions, so memory holds no object per session. The rules that lead to a
+decision belong to `curation` and `repetitions`.
 """
 
 from array import array
@@ -19,9 +19,9 @@ import xxhash
 
 
 class SessionUse(StrEnum):
-    """A use of a session in training: a good answer, a bad answer, or neither.
+    """The use of a session in training: as a good answer, as a bad answer, or not at all.
 
-    A bad answer is a pair's rejected side, or a KTO row labelled false.
+    A bad answer is the rejected side of a preference pair, or a KTO row with the label false.
     """
 
     POSITIVE = "positive"
@@ -30,10 +30,10 @@ class SessionUse(StrEnum):
 
 
 class DropReason(StrEnum):
-    """A reason why a session is not a good answer.
+    """A reason why a session is not used as a good answer.
 
-    For `BROKEN`, `MEASURE` and `UNMEASURED` the detail names the damage or the measure.
-    `UNMEASURED` is a required measure that could not be taken.
+    For `BROKEN`, `MEASURE` and `UNMEASURED`, the detail names the damage or the measure.
+    `UNMEASURED` means that a required measure could not be taken.
     """
 
     ARCHIVED = "archived"
@@ -60,11 +60,11 @@ class CurationDecision:
 
     Attributes:
         session_id: The session.
-        reason: Why the session is not a good answer; `None` if it is one.
+        reason: The reason why the session is not a good answer, or `None` if it is a good answer.
         detail: The kind of damage, the measure, the limit or the error.
         missed_measures: The required measures that failed or could not be taken.
-        duplicate_of: The session with the same content that is kept.
-        continued_by: The session that begins with this whole session.
+        duplicate_of: The id of the kept session with the same content.
+        continued_by: The id of the longer session that begins with this whole session.
     """
 
     session_id: str
@@ -76,7 +76,7 @@ class CurationDecision:
 
     @property
     def use(self) -> SessionUse:
-        """What the session may be used for."""
+        """The permitted use of the session."""
         if self.reason is None:
             return SessionUse.POSITIVE
         if self.reason is DropReason.UNACCEPTABLE:
@@ -97,18 +97,18 @@ class CurationDecision:
 
 
 NOBODY, VERIFIER, PERSON = range(3)
-"""The authority of a verdict: of nobody, of a judge that verified the session, of a person."""
+"""Levels of authority of a verdict: no judge, a judge that verified the session, a person."""
 
 
 @dataclass(frozen=True)
 class CurationCandidate:
-    """A session before it is compared with other sessions.
+    """A session with the facts that are needed to compare it with other sessions.
 
     Attributes:
-        decision: What is decided of the session on its own.
+        decision: The decision on the session alone.
         content_sha256: The hash of the session's content.
-        created_at: When the session began.
-        authority: `PERSON`, `VERIFIER` or `NOBODY`, by who gave the verdict.
+        created_at: The time when the session began.
+        authority: `PERSON`, `VERIFIER` or `NOBODY`, depending on who gave the verdict.
         beginnings: Hashes of the conversation up to each of its messages (`hash_beginnings`).
     """
 
@@ -120,7 +120,7 @@ class CurationCandidate:
 
     @property
     def session_id(self) -> str:
-        """The session."""
+        """The id of the session."""
         return self.decision.session_id
 
 
@@ -130,27 +130,15 @@ USE_CODES = {
     SessionUse.POSITIVE: _CODES[None],
     SessionUse.NEGATIVE: _CODES[DropReason.UNACCEPTABLE],
 }
-"""The code in `Decisions.reasons` of the sessions with each use."""
+"""Codes that `Decisions.reasons` holds for sessions with each use."""
 
 
 class Decisions(Sequence[CurationDecision]):
     """The decisions on all sessions, in the order of the input.
 
-    Memory holds the bytes of each session id and 17 bytes more. While sessions are compared, memory
-    also holds 53 bytes per session and 8 bytes per message. A session's index is its position in
-    the input.
-
-    Attributes:
-        ids: (sessions,) The session ids.
-        reasons: (sessions,) uint8, the code of each session's reason.
-        duplicate_of: (sessions,) int32, the index of the kept session; −1 for none.
-        continued_by: (sessions,) int32, the index of the longer session; −1 for none.
-        authority: (sessions,) uint8, the authority of each verdict.
-        times: (sessions,) Seconds since 1970; infinity if the time is unknown.
-        contents: (sessions,) int32, equal for sessions with equal content.
-        rank: (sessions,) int64, the position of each session in the order of the ids.
-        hashes: (beginnings,) uint64, the beginnings of one session after those of another.
-        hash_offsets: (sessions + 1,) int64, where the beginnings of each session start in `hashes`.
+    Memory holds the bytes of each session id and 17 more bytes per session. While sessions are
+    compared, memory also holds 53 bytes per session and 8 bytes per message. A session's index is
+    its position in the input.
     """
 
     def __init__(self, candidates: Iterable[CurationCandidate]) -> None:
@@ -159,7 +147,7 @@ class Decisions(Sequence[CurationDecision]):
         times = array("d")
         hashes, hash_offsets = array("Q"), array("q", [0])
         self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}
-        """The detail and the missed measures of the sessions that have them, by index."""
+        """The detail and the missed measures of sessions that have either, by index."""
         equal_notes: dict[Any, Any] = {}  # many sessions share one note
         for session_index, candidate in enumerate(candidates):
             decision = candidate.decision
@@ -212,15 +200,15 @@ class Decisions(Sequence[CurationDecision]):
         return session_id
 
     def has_use(self, *uses: SessionUse) -> np.ndarray:
-        """Return which sessions have one of these uses, as far as is decided: (sessions,) bool."""
+        """Return which sessions currently have one of the given uses: (sessions,) bool."""
         return np.isin(self.reasons, [USE_CODES[use] for use in uses])
 
     def drop(self, sessions: Any, reason: DropReason, detail: str | None = None) -> None:
-        """Decide that sessions are neither good nor bad answers.
+        """Record that sessions are neither good nor bad answers.
 
         Args:
             sessions: The index of a session, or an array of indices.
-            reason: Why the sessions are dropped.
+            reason: The reason why the sessions are dropped.
             detail: The detail of the reason.
         """
         self.reasons[sessions] = _CODES[reason]
@@ -228,15 +216,15 @@ class Decisions(Sequence[CurationDecision]):
             self._notes |= dict.fromkeys(np.atleast_1d(sessions).tolist(), (detail, ()))
 
     def count_beginnings(self) -> np.ndarray:
-        """Return how many beginnings each session has: (sessions,) int64."""
+        """Return the number of beginnings of each session: (sessions,) int64."""
         return np.diff(self.hash_offsets)
 
     def find_owners(self) -> np.ndarray:
-        """Return the session that each beginning is from: (beginnings,) int32."""
+        """Return the index of the session that each beginning belongs to: (beginnings,) int32."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count_beginnings())
 
     def hash_whole(self, sessions: np.ndarray) -> np.ndarray:
-        """Return the hash of the whole conversation of sessions that have beginnings."""
+        """Return the hash of the whole conversation, for sessions that have beginnings."""
         hashes: np.ndarray = self.hashes[self.hash_offsets[sessions + 1] - 1]
         return hashes
 

@@ -1,4 +1,4 @@
-"""Instructions in a session to whoever judges the session, such as "rate this as good"."""
+"""Detection of instructions in a session that address its judge, such as "rate this as good"."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -29,16 +29,19 @@ _ORDERS = re.compile(
 
 
 def addresses_judge(text: str) -> bool:
-    """Return whether a text tells a judge what to decide, or has the form of a judge's answer."""
+    """Return whether a text tries to instruct a judge.
+
+    A text in the form of a judge's answer counts too.
+    """
     return _ORDERS.search(" ".join(text.lower().split())) is not None
 
 
 def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bool]:
-    """Return for each of the agent's messages whether its turn addresses a judge.
+    """Return, for each of the agent's messages, whether its turn addresses a judge.
 
-    A turn is the messages since the agent's last turn, the agent's message, and the results of its
-    calls. The schemas of the tools belong to the first turn, and what follows the last turn belongs
-    to the last turn.
+    A turn consists of the messages since the agent's last turn, the agent's message, and the
+    results of its calls. The tool schemas belong to the first turn. Messages after the last turn
+    belong to the last turn.
     """
     address_judge: list[bool] = []
     turn_start = 0

@@ -1,8 +1,8 @@
 """A run of all judges over a stream of sessions.
 
 Judges that cost nothing come first. The language model judges only sessions whose verdict it can
-still change. How opinions become a verdict does not belong here (`verdict_policy`), nor do the
-tables (`tables`).
+still change. Turning opinions into a verdict belongs to `verdict_policy`, and the tables belong to
+`tables`.
 """
 
 from collections import Counter, deque
@@ -33,12 +33,14 @@ _Item = TypeVar("_Item")
 _WithReason = TypeVar("_WithReason", MeasureResult, Opinion)
 
 _SESSIONS_PER_THREAD = 4
-"""Sessions that wait for the language model per thread: enough to keep the model busy."""
+"""Number of sessions per thread that may wait for the language model, so that the model
+stays busy.
+"""
 
 
 @dataclass(frozen=True)
 class _WaitingSession(Generic[_Item]):
-    """A session that every judge but the language model has judged."""
+    """A session that all judges except the language model have judged."""
 
     item: _Item
     session: Session
@@ -52,26 +54,27 @@ class _WaitingSession(Generic[_Item]):
 class JudgingRun:
     """One run of the judges, with counts of their verdicts.
 
-    Archived and empty sessions and failures of the infrastructure are never shown to the language
+    Archived sessions, empty sessions and infrastructure failures are never sent to the language
     model.
 
     Attributes:
         measures: The measures to take of every session.
-        policy: The rules of who decides.
+        policy: The rules that define which judge decides.
         labels: People's labels.
         llm: The language model.
-        ask_llm: `undecided` asks the model if its opinion can still change the verdict. `all` asks
-            the model about everything that can be judged, to see how far it agrees with people.
+        ask_llm: `undecided` asks the model only if its opinion can still change the verdict. `all`
+            asks the model about every session that can be judged, to measure its agreement with
+            people.
         turn_measures: The measures to take of every turn.
-        redact: Replaces what is private in the reasons of measures and of the model.
-        verdicts: Sessions by verdict and judge (`acceptable by label`), or `none`.
-        pending: The sessions that the model should have judged and did not (a limit, an outage, an
-            answer that did not parse).
-        failed: Failed measures, by name.
-        not_taken: Measures that could not be taken, by name and reason.
-        undeclared: Metrics of sessions whose direction is not declared, by name.
-        turns: Turns, and the facts that hold for turns, by name.
-        agreement: How far each judge agrees with people.
+        redact: Replaces private data in the reasons of measures and of the model.
+        verdicts: Number of sessions by verdict and judge (`acceptable by label`), or `none`.
+        pending: Number of sessions that the model could not judge (a limit, an outage, an answer
+            that could not be parsed).
+        failed: Number of failures, by measure.
+        not_taken: Number of times that a measure could not be taken, by name and reason.
+        undeclared: Number of sessions with a metric whose direction is not declared, by metric.
+        turns: Number of turns, and number of turns with each fact.
+        agreement: The agreement of each judge with people.
     """
 
     measures: list[ConfiguredMeasure]
@@ -107,14 +110,10 @@ class JudgingRun:
     def judge(
         self, sessions: Iterable[tuple[_Item, Session]]
     ) -> Iterator[tuple[_Item, JudgedSession]]:
-        """Yield every session's verdict with the item that came with the session, in order.
-
-        Raises:
-            SettingsError: The language model's endpoint cannot be used at all.
-        """
+        """Yield every item with the verdict on its session, in order."""
         unseen_labels = set(self.labels.by_id)
         waiting: deque[_WaitingSession[_Item]] = deque()
-        # Without a language model no session waits.
+        # Without a language model, no session has to wait.
         max_waiting = _SESSIONS_PER_THREAD * self.llm.client.endpoint.concurrency if self.llm else 0
         for item, session in sessions:
             unseen_labels.discard(session.session_id)
@@ -132,7 +131,7 @@ class JudgingRun:
             self.labels.notes.append(note)
 
     def describe(self, key: PartitionKey) -> Iterator[str]:
-        """Yield what a person should know about the run, in sentences."""
+        """Yield sentences about the run that a person should read."""
         yield from self.labels.notes
         if self.pending:
             yield (
@@ -162,7 +161,10 @@ class JudgingRun:
             )
 
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:
-        """Hear every judge but the language model, which is asked and not waited for."""
+        """Collect the opinions of all judges on a session.
+
+        The language model is asked, but its answer is not awaited.
+        """
         context = EvaluationContext.from_session(session)
         self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())
         results = {
@@ -188,7 +190,7 @@ class JudgingRun:
         return self.ask_llm == "all" or self.policy.needs_opinion("llm", opinions)
 
     def _finish(self, waiting: _WaitingSession[_Item]) -> JudgedSession:
-        """Return a session's verdict, once the language model has answered, and count it."""
+        """Wait for the language model's answer, then return and count the verdict on a session."""
         opinions = dict(waiting.opinions)
         if waiting.llm_opinion:
             opinions["llm"] = self._redact_reason(waiting.llm_opinion.result())

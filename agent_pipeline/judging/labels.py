@@ -1,10 +1,11 @@
 """Labels: people's judgments of sessions, in CSV or JSONL files.
 
 A row has `session_id`, `judgment` and `reason`. The optional columns `project` and `agent` name the
-session's agent. A row without them is about the only agent that has a session of that id. If
-several agents have such a session, the row is left out. Other columns are ignored, so a filled
-review file is a label file. An empty judgment changes nothing. If a session was judged more than
-once, the last judgment counts; the files of a folder are read in the order of their names.
+session's agent. If they are missing, the row applies to the only agent that has a session with this
+id. If several agents have such a session, the row is ignored. Other columns are ignored, so a
+filled review file is also a label file. An empty judgment changes nothing. If a session was judged
+more than once, the last judgment counts; the files of a folder are read in the order of their
+names.
 """
 
 import csv
@@ -29,13 +30,13 @@ VERDICTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable
 LABEL_SUFFIXES = (".csv", ".jsonl")
 
 LabelRow = dict[str, Any]
-"""A row of a label file; its keys are column names in lower case, without spaces around them."""
+"""A row of a label file. Its keys are column names in lower case, without surrounding spaces."""
 
 _ENCODINGS_BY_MARK = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MAX_NAMES_SHOWN = 5
 
-# Excel stops at 32,767 characters per cell; other programs do not, and the limit of the csv module
-# is 131,072.
+# Excel limits a cell to 32,767 characters, but other programs do not. The csv module's own limit is
+# 131,072.
 _MAX_FIELD_CHARACTERS = (1 << 31) - 1
 
 
@@ -47,7 +48,7 @@ class Label(NamedTuple):
 
 
 _LABELS_WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
-"""Shared objects, because most labels have no reason."""
+"""Shared objects for labels without a reason, which most labels are."""
 
 
 @dataclass
@@ -55,11 +56,11 @@ class Labels:
     """The labels of one agent.
 
     Attributes:
-        where: The path of the labels.
+        where: Path of the label file or folder.
         by_id: The labels by session id.
         notes: Sentences about rows that could not be used.
-        partial_keys: The project and the agent, one of them or both empty, of the labels that do
-            not fully name their agent, by session id.
+        partial_keys: The project and agent of labels that do not name both, by session id. One or
+            both of the values are empty.
     """
 
     where: str = ""
@@ -68,11 +69,7 @@ class Labels:
     partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
-        """Leave out labels that may be about another agent's session, and note how many.
-
-        Args:
-            shared: By session id, another agent that has a session of that id.
-        """
+        """Remove labels that may be about another agent's session, and add a note."""
         if not shared:
             return
         for session_id in shared:
@@ -85,9 +82,9 @@ class Labels:
         )
 
     def add_to_version(self, store_version: str, session_ids: Iterable[str]) -> str:
-        """Return the data version of a store's sessions and of the labels that name them.
+        """Return the data version of a store's sessions together with the labels for them.
 
-        Without such labels, the version is that of the store.
+        If no label names any of the sessions, the result is the store's version.
         """
         used = {
             session_id: self.by_id[session_id]
@@ -97,23 +94,26 @@ class Labels:
         return hash_json([store_version, used]) if used else store_version
 
     def redact(self, redactor: Redactor) -> None:
-        """Replace what is private in the reasons, in place.
+        """Replace private data in the reasons of the labels, in place.
 
         Raises:
-            RedactionError: As `Redactor.redact`.
+            RedactionError: The detectors cannot be used, as in `Redactor.redact`.
         """
         with_reason = [session_id for session_id, label in self.by_id.items() if label.reason]
         messages: list[Message] = [
             {"role": "user", "content": self.by_id[session_id].reason} for session_id in with_reason
         ]
-        # The redactor works on sessions, so the reasons become the messages of one.
+        # The redactor works on sessions, so the reasons become the messages of a session.
         carrier = Session(session_id="", project="", agent="", source="labels", messages=messages)
         redactor.redact(carrier)
         for session_id, message in zip(with_reason, carrier.messages, strict=True):
             self.by_id[session_id] = self.by_id[session_id]._replace(reason=message["content"])
 
     def describe_unknown(self, session_ids: Iterable[str]) -> str:
-        """Return a sentence about labels that name no session of the agent; empty without any."""
+        """Return a sentence about labels that name no session of the agent.
+
+        The sentence is empty if there are no such labels.
+        """
         unknown = sorted(session_ids)
         if not unknown:
             return ""
@@ -124,10 +124,12 @@ class Labels:
 
 
 def find_label_files(path: Path) -> list[Path]:
-    """Return the label files at a path: the file itself, or the files of a folder by name.
+    """Return the label files at a path.
+
+    The path is a file, or a folder whose files are returned in the order of their names.
 
     Raises:
-        SettingsError: There is nothing at the path, or a file of another kind.
+        SettingsError: The path does not exist, or is a file of another kind.
     """
     try:
         if path.is_dir():
@@ -150,7 +152,10 @@ def find_label_files(path: Path) -> list[Path]:
 
 
 def compute_labels_signature(path: Path) -> str:
-    """Return a text that is cheap to compute and changes whenever the labels may have changed."""
+    """Return a text that changes whenever the labels may have changed.
+
+    The text is cheap to compute.
+    """
     return file_signature(*find_label_files(path))
 
 
@@ -160,8 +165,8 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
     Args:
         path: A label file or a folder of them.
         key: The agent.
-        is_own_file: Whether the files are the agent's own, so that a row without project and agent
-            is about the agent.
+        is_own_file: Whether the files belong to this agent, so that rows without project and agent
+            are about this agent.
 
     Raises:
         SettingsError: A file is missing, cannot be read or decoded, or lacks the columns
@@ -205,7 +210,10 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
 
 
 def _read_rows(file: Path) -> Iterator[LabelRow | None]:
-    """Yield the rows of a label file; `None` for a line that is not a JSON object."""
+    """Yield the rows of a label file.
+
+    `None` is yielded for a line that is not a JSON object.
+    """
     names: set[str] = set()
     is_jsonl = file.suffix.lower() == ".jsonl"
     try:
@@ -237,11 +245,12 @@ def _fold_name(name: object) -> str:
 
 
 def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
-    """Yield the rows of a CSV file, and add the file's columns to `names`."""
+    """Yield the rows of a CSV file, and add its column names to `names`."""
     csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     lines = dropwhile(str.isspace, text)
     head = next(lines, "").lstrip()
-    # In many languages spreadsheets write a semicolon, because the comma is the decimal sign.
+    # In many languages, spreadsheets separate columns by a semicolon, because the comma is the
+    # decimal sign.
     delimiter = max(",;\t", key=head.count)
     reader = csv.DictReader(chain([head], lines), delimiter=delimiter, strict=True)
     try:
@@ -262,7 +271,7 @@ def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator
 
 
 def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
-    """Yield the rows of a JSONL file, and add all their keys to `names`."""
+    """Yield the rows of a JSONL file, and add all keys to `names`."""
     for line in text:
         if line.strip():
             row = parse_object(line)
@@ -271,14 +280,14 @@ def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow |
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:
-    """Return whether a label of this project and agent may be about an agent.
+    """Return whether a label with this project and agent may be about a given agent.
 
-    People write `Support` for `support`. If the lake has an agent of each name, and both agents
+    People write `Support` for `support`. If the lake has an agent of each spelling, and both agents
     have the session, the label is left out.
 
     Args:
-        project: The label's project; an empty text may be any project.
-        agent: The label's agent; an empty text may be any agent.
+        project: The label's project. An empty text matches any project.
+        agent: The label's agent. An empty text matches any agent.
         key: The agent.
     """
     return all(
@@ -287,7 +296,7 @@ def is_about(project: str, agent: str, key: PartitionKey) -> bool:
 
 
 def _to_text(value: object) -> str:
-    """Return a cell as a text that can be written as UTF-8."""
+    """Return a cell's value as text that can be encoded as UTF-8."""
     return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,9 +1,9 @@
-"""Questions to a language model behind an OpenAI-compatible endpoint.
+"""A client for questions to a language model behind an OpenAI-compatible endpoint.
 
-A question is asked once and paid for once, and never beyond the limit. The official client retries
-with backoff and honours `Retry-After`. An answer is cached as soon as it arrives, by the sha256 of
-the question, the model and the parameters: a run that is killed pays for nothing twice. What is
-asked does not belong here (`llm_judge`).
+Each question is sent and paid for only once, and only within the spend limit. The official client
+retries with backoff and honors `Retry-After`. An answer is cached as soon as it arrives, by the
+sha256 of the question, the model and the parameters. If a run is killed, no question is paid for
+twice. The content of the questions belongs to `llm_judge`.
 """
 
 import logging
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     import openai
 
 FAILURES_IN_A_ROW = 5
-"""Failed requests after which nothing more is asked."""
+"""Number of consecutive failed requests after which no more questions are sent."""
 
 UNPARSABLE, REFUSED = "the answer could not be parsed", "the endpoint refused the request"
 
 _QUESTION_VERSION = 1
 _FORMATS = ("json_schema", "json_object", "text")
-"""Ways to ask for JSON, the strictest first."""
+"""Ways to request JSON, from the strictest to the least strict."""
 
-_CHARACTERS_PER_TOKEN = 3  # four is usual; three is a careful estimate
+_CHARACTERS_PER_TOKEN = 3  # four is usual; three is a cautious estimate
 _USUAL_ANSWER_TOKENS = 512  # the estimate if the parameters do not limit the answer
 
 Price = tuple[int, int, float]
-"""Requests, tokens and US dollars."""
+"""Numbers of requests, tokens and US dollars."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An endpoint, and how it is called.
+    """An endpoint of a language model, with the parameters of requests.
 
     Attributes:
-        url: The base URL, as `https://host/v1`.
+        url: The base URL, such as `https://host/v1`.
         model: The model's name at the endpoint.
         api_key: The key.
-        parameters: Fields that go into every request as they are.
+        parameters: Fields that are added to every request unchanged.
         input_price: US dollars per million input tokens.
         output_price: US dollars per million output tokens.
-        concurrency: Most requests at once.
-        retries: How often a request that failed for a passing reason is made again.
-        seconds: The time that an answer may take.
+        concurrency: Maximum number of simultaneous requests.
+        retries: Maximum number of retries after a temporary failure.
+        seconds: Timeout of an answer in seconds.
     """
 
     url: str
@@ -83,7 +83,7 @@ class Endpoint:
             raise SettingsError(
                 f"{setting} {self.url!r} is not a URL: write it as https://host/v1."
             )
-        # A log line per request would bury the run's own lines.
+        # One log line per request would hide the log of the run itself.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         is_this_machine = host in ("localhost", "127.0.0.1", "::1")
         return openai.OpenAI(
@@ -91,21 +91,21 @@ class Endpoint:
             api_key=self.api_key or "none",
             timeout=self.seconds,
             max_retries=self.retries,
-            # A proxy from the environment must not be used for the loopback interface.
+            # Requests to the loopback interface must not use a proxy from the environment.
             http_client=openai.DefaultHttpxClient(trust_env=not is_this_machine),
         )
 
 
 @dataclass(frozen=True)
 class SpendLimits:
-    """The most that one run may spend, or all runs of a night in total; 0 is no limit."""
+    """Limits on what one run, or all runs of a night, may spend. 0 means no limit."""
 
     requests: int = 0
     tokens: int = 0
     usd: float = 0.0
 
     def allow(self, requests: int, tokens: int, usd: float) -> bool:
-        """Return whether this much may have been spent."""
+        """Return whether the given totals are within the limits."""
         if self.requests and requests > self.requests:
             return False
         if self.tokens and tokens > self.tokens:
@@ -115,20 +115,20 @@ class SpendLimits:
 
 @dataclass(frozen=True)
 class NightlyLimits:
-    """The night that a run belongs to, and the most that all runs of the night may spend."""
+    """The night that a run belongs to, and the limits for all runs of that night."""
 
     name: str
     limits: SpendLimits
 
 
 class LlmAnswer(NamedTuple):
-    """An answer of the model, or the problem because of which there is none.
+    """An answer of the model, or the problem that prevented an answer.
 
     Attributes:
-        text: The answer; `None` if there is none.
-        problem: Why there is no answer, in words that group well.
-        pending: Whether another run may have an answer (a limit, an outage), so that the question
-            stays open.
+        text: The answer, or `None`.
+        problem: The reason why there is no answer, in a form that can be counted.
+        pending: Whether another run may get an answer (after a limit or an outage), so that the
+            question stays open.
     """
 
     text: str | None
@@ -137,10 +137,10 @@ class LlmAnswer(NamedTuple):
 
 
 class Spend:
-    """What was spent, and whether one question more may be asked.
+    """The amounts spent so far, and the decision whether another question may be asked.
 
-    A question may be asked if its estimate fits what is left of the limits of the run and of the
-    night. The cache of answers keeps the night's account for all runs.
+    A question may be asked if its estimate fits into the remaining limits of the run and of the
+    night. The cache of answers keeps the totals of the night for all runs.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Spend:
 
     @property
     def usd(self) -> float:
-        """The US dollars so far, by the endpoint's prices; 0 without prices."""
+        """The US dollars spent so far by the endpoint's prices, or 0 if there are no prices."""
         return self._compute_price(self.input_tokens, self.output_tokens)
 
     def _compute_price(self, input_tokens: int, output_tokens: int) -> float:
@@ -165,7 +165,10 @@ class Spend:
         return (input_price + output_price) / 1_000_000
 
     def reserve(self, input_tokens: int, output_tokens: int) -> bool:
-        """Reserve budget for a request, and return False if that exceeds a limit."""
+        """Reserve budget for a request.
+
+        Return False if that would exceed a limit.
+        """
         with self._lock:
             nightly_spend = self._add(1, input_tokens, output_tokens)
             tokens = self.input_tokens + self.output_tokens
@@ -177,12 +180,15 @@ class Spend:
             return is_allowed
 
     def correct(self, input_tokens: int, output_tokens: int) -> None:
-        """Add what a request used beyond its estimate; mostly negative numbers."""
+        """Add the difference between a request's real usage and its estimate.
+
+        The difference is usually negative.
+        """
         with self._lock:
             self._add(0, input_tokens, output_tokens)
 
     def _add(self, requests: int, input_tokens: int, output_tokens: int) -> Price:
-        """Add to what was spent, and return what the night has spent in total."""
+        """Add to the amounts spent, and return the totals of the night."""
         self.requests += requests
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -196,11 +202,11 @@ class Spend:
 
 @dataclass(frozen=True)
 class ForgottenAnswers:
-    """The outcome of forgetting the answers about a session.
+    """The result of forgetting the answers about a session.
 
     Attributes:
-        removed: How many answers were removed.
-        unnamed: How many answers do not name the session that they are about.
+        removed: Number of answers that were removed.
+        unnamed: Number of answers that do not name the session that they are about.
     """
 
     removed: int
@@ -208,7 +214,7 @@ class ForgottenAnswers:
 
 
 class AnswerCache:
-    """Answers by question, in one SQLite file that several runs may share."""
+    """A cache of answers by question, in an SQLite file that several runs may share."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +230,7 @@ class AnswerCache:
                 "(question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)"
             )
             columns = [row[1] for row in self._connection.execute("PRAGMA table_info(answers)")]
-            if "about" not in columns:  # a file of an older version
+            if "about" not in columns:  # the file was written by an older version
                 self._connection.execute("ALTER TABLE answers ADD COLUMN about TEXT")
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS nights "
@@ -232,7 +238,7 @@ class AnswerCache:
             )
 
     def get(self, question: str) -> str | None:
-        """Return the answer to a question, if there is one."""
+        """Return the cached answer to a question, or None."""
         with self._use_file():
             row = self._connection.execute(
                 "SELECT text FROM answers WHERE question = ?", (question,)
@@ -240,7 +246,7 @@ class AnswerCache:
         return row[0] if row else None
 
     def put(self, question: str, text: str, about: str = "") -> None:
-        """Keep an answer.
+        """Store an answer.
 
         Args:
             question: The question.
@@ -254,7 +260,7 @@ class AnswerCache:
             )
 
     def add_spend(self, night: str, requests: int, tokens: int, usd: float) -> Price:
-        """Add to what the runs of a night have spent, and return the new totals.
+        """Add to the amounts that the runs of a night have spent, and return the new totals.
 
         Args:
             night: The night's name.
@@ -272,7 +278,10 @@ class AnswerCache:
         return cast(Price, totals)
 
     def forget(self, about: str) -> ForgottenAnswers:
-        """Remove the answers about a session, from the disk too."""
+        """Remove the answers about a session.
+
+        The text of the answers is also erased from the disk.
+        """
         with self._use_file():
             self._connection.execute("PRAGMA secure_delete = ON")
             removed = self._connection.execute(
@@ -290,7 +299,7 @@ class AnswerCache:
 
     @contextmanager
     def _use_file(self) -> Iterator[None]:
-        """Let one thread at a time use the file.
+        """Give one thread at a time access to the file.
 
         Raises:
             SettingsError: The file is not a database, or cannot be written.
@@ -308,14 +317,7 @@ class AnswerCache:
 class LlmClient:
     """A client that asks several questions at a time, in the threads of `pool`.
 
-    The client is a context manager. After `FAILURES_IN_A_ROW` failures nothing more is asked.
-
-    Attributes:
-        endpoint: The endpoint.
-        spend: What was spent.
-        counts: Questions that were `asked` or `cached`, and every problem by name.
-        pool: The threads.
-        refused: The last error with which the endpoint refused a request.
+    The client is a context manager. After `FAILURES_IN_A_ROW` failures, no more questions are sent.
     """
 
     def __init__(
@@ -355,13 +357,13 @@ class LlmClient:
     def ask(
         self, text: str, schema: JsonObject, parses: Callable[[str], bool], about: str = ""
     ) -> LlmAnswer:
-        """Return the answer to a question; a known answer is returned at once.
+        """Return the answer to a question. A cached answer is returned at once.
 
         Args:
             text: The question.
-            schema: The JSON schema of the answer, if the endpoint can be held to one.
-            parses: Returns whether an answer has the required form. Only such an answer is
-                cached; any other answer is counted, and the next run asks again.
+            schema: The JSON schema of the answer, for endpoints that can enforce one.
+            parses: Returns whether an answer has the required form. Only such an answer is cached;
+                any other answer is counted, and the next run asks again.
             about: The sessions that the question is about (`AnswerCache.put`).
 
         Raises:
@@ -374,7 +376,8 @@ class LlmClient:
         with self._lock:
             earlier = self._answers_by_question.get(question)
             future = self._answers_by_question.setdefault(question, Future())
-        if earlier is not None:  # on its way, or refused in this run: not to be paid for twice
+        # already sent, or refused in this run; the question must not be paid for twice
+        if earlier is not None:
             answer = earlier.result()
             self.count(answer.problem or "cached")
             return answer
@@ -387,7 +390,10 @@ class LlmClient:
         return answer
 
     def count(self, name: str) -> None:
-        """Count the outcome of a question; answers arrive in several threads."""
+        """Increase the count of an outcome.
+
+        A lock protects the counts, because answers arrive in several threads.
+        """
         with self._lock:
             self.counts[name] += 1
 
@@ -399,7 +405,7 @@ class LlmClient:
         parses: Callable[[str], bool],
         about: str,
     ) -> LlmAnswer:
-        """Return the answer to a question, from the cache or from the endpoint."""
+        """Find the answer to a question in the cache, or request it from the endpoint."""
         known = self._cache.get(question)
         if known is not None and parses(known):
             self.count("cached")
@@ -413,7 +419,7 @@ class LlmClient:
         return answer
 
     def _estimate_tokens(self, text: str) -> tuple[int, int]:
-        """Return an estimate of the tokens of a question and of its answer."""
+        """Estimate the number of tokens of a question and of its answer."""
         parameters = self.endpoint.parameters
         limit = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
         has_limit = isinstance(limit, int) and limit > 0
@@ -421,7 +427,10 @@ class LlmClient:
         return len(text) // _CHARACTERS_PER_TOKEN + 1, cast(int, answer_tokens)
 
     def _request(self, text: str, schema: JsonObject) -> LlmAnswer:
-        """Return the endpoint's answer, asked for in the strictest way that the endpoint takes."""
+        """Request an answer from the endpoint.
+
+        JSON is requested in the strictest way that the endpoint accepts.
+        """
         import openai
 
         estimate = self._estimate_tokens(text)
@@ -439,14 +448,15 @@ class LlmClient:
                     extra_body=self.endpoint.parameters | response_format,
                 )
                 used_tokens = _read_usage(completion) or estimate
-                # A server that is not an OpenAI-compatible endpoint answers 200 with anything.
+                # A server that is not an OpenAI-compatible endpoint may answer any request with
+                # status 200.
                 content = completion.choices[0].message.content if completion.choices else None
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if format_index + 1 == len(_FORMATS):
                     self._note_outcome(answered=True)
                     self.refused = error
                     return LlmAnswer(None, f"{REFUSED} ({error.status_code})")
-                continue  # the endpoint may not know this way to ask for JSON
+                continue  # the endpoint may not support this way to request JSON
             except (
                 openai.AuthenticationError,
                 openai.PermissionDeniedError,
@@ -470,7 +480,7 @@ class LlmClient:
         raise AssertionError("every format either answers or ends")
 
     def _handle_failure(self, error: Exception) -> LlmAnswer:
-        """Return the problem of a failed request.
+        """Return the answer that describes a failed request.
 
         Raises:
             SettingsError: The endpoint cannot be reached, or has never answered.
@@ -478,8 +488,8 @@ class LlmClient:
         import openai
 
         self._note_outcome(answered=False)
-        # One session may be too much for a server that works. A server that nobody can reach is
-        # wrong in the settings.
+        # One session may be too large for a server that works. If the server cannot be reached at
+        # all, the settings are probably wrong.
         is_unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
             error, openai.APITimeoutError
         )
@@ -499,7 +509,7 @@ class LlmClient:
 
 
 def _make_response_format(name: str, schema: JsonObject) -> JsonObject:
-    """Return the fields of a request that ask for JSON in one of the `_FORMATS`."""
+    """Return the request fields that ask for JSON in one of the `_FORMATS`."""
     if name == "json_schema":
         json_schema = {"name": "answer", "strict": True, "schema": schema}
         return {"response_format": {"type": name, "json_schema": json_schema}}
@@ -507,7 +517,7 @@ def _make_response_format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def _read_usage(completion: Any) -> tuple[int, int] | None:
-    """Return the input and output tokens that the server reports, if it reports them."""
+    """Return the input and output tokens that the server reports, or None."""
     usage = completion.usage
     if not usage:
         return None

@@ -1,8 +1,8 @@
 """A language model as a judge of one session.
 
 The rubric is a Jinja template over the evaluation context. The required form of the answer is added
-to the filled rubric. An answer in another form is not an opinion: it is counted, and never guessed.
-How the endpoint is called does not belong here (`llm_client`).
+to the filled rubric. An answer in any other form is not an opinion; it is counted, and its meaning
+is not guessed. Calls to the endpoint belong to `llm_client`.
 """
 
 import json
@@ -49,10 +49,11 @@ _REPLY_EXAMPLE = json.dumps(
 
 
 class LlmJudge:
-    """A judge that asks a language model; as a context manager it closes the client.
+    """A judge that asks a language model.
 
-    A session whose question has more than `max_characters` is not asked about: a shortened
-    question would judge another session.
+    As a context manager, it closes the client. A session whose question has more than
+    `max_characters` characters is not judged, because a shortened question would judge a different
+    session.
 
     Raises:
         SettingsError: The rubric is not a Jinja template.
@@ -72,18 +73,18 @@ class LlmJudge:
         self.client.__exit__(*exc)
 
     def ask_opinion(self, context: EvaluationContext) -> "Future[Opinion]":
-        """Return the model's future opinion of a session.
+        """Ask the model for an opinion of a session, and return its future.
 
-        The future raises SettingsError if the rubric cannot be filled in, and the errors of the
-        client.
+        The future raises SettingsError if the rubric cannot be filled in. It also raises the errors
+        of the client.
         """
         return self.client.pool.submit(self._find_opinion, context)
 
     def check_refusals(self) -> None:
-        """Check that the endpoint has not refused all of five or more questions.
+        """Check that the endpoint has not refused all questions.
 
-        If it has, no single session was too long, and sessions that the model never read would
-        count as done.
+        The check applies after at least five questions. If all were refused, the cause is not that
+        a single session is too long, and unread sessions would count as done.
 
         Raises:
             SettingsError: The endpoint has refused all questions.
@@ -114,7 +115,7 @@ class LlmJudge:
 
     def _write_question(self, context: EvaluationContext) -> str:
         fields = _make_template_fields(context)
-        # Whoever wrote the messages or the tools cannot know the hash in the boundary.
+        # The author of the messages or the tools cannot predict the hash in the boundary.
         record_hash = hash_json([fields["messages"], fields["tools"]])
         fields |= {"calls": context.calls, "boundary": f"=== {record_hash[:12]} ==="}
         question = _fill_template(self._rubric, fields)
@@ -122,7 +123,7 @@ class LlmJudge:
 
 
 def _parse_reply(text: str | None) -> _JudgeReply | None:
-    """Return an answer in its form; `None` if there is no answer, or it has another form."""
+    """Return an answer in the required form, or `None` if it is missing or has another form."""
     if text is None:
         return None
     try:
@@ -151,9 +152,9 @@ def read_rubric(path: Path) -> str:
 
 
 def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
-    """Return a session as the template gets it.
+    """Return the fields of a session for the template.
 
-    Call ids are left out: they only bind calls to results, which follow the calls.
+    Call ids are left out, because results directly follow their calls.
     """
     messages: list[dict[str, object]] = []
     for message in context.messages:
@@ -171,7 +172,7 @@ def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
 
 
 def _parse_template(text: str) -> object:
-    """Return a template in a sandbox, in which an unknown name is an error."""
+    """Parse a template for a sandbox in which an unknown name is an error."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -190,7 +191,7 @@ def _parse_template(text: str) -> object:
 def _fill_template(template: Any, fields: dict[str, Any]) -> str:
     try:
         return str(template.render(fields))
-    except Exception as error:  # a user's template may divide by zero
+    except Exception as error:  # a user's template may raise any exception
         names = ", ".join(sorted(fields))
         raise SettingsError(
             f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): it is "

@@ -1,12 +1,13 @@
-"""Measures: functions that look at one session and pass or fail it with a reason, or score it.
+"""Measures: functions that examine one session and pass it, fail it or score it.
 
-`@measure` registers a function under its name. A setting names a measure as Python would call it,
-without the context: `ended_with_answer`, `at_most_steps(12)`, `called_tool("refund", times=1)`. A
-user's measure is named by its dotted path, `my_package.measures.polite`, or by the name of an entry
-point of the group `agent_pipeline.measures`. A measure that scores passes with a threshold:
-`politeness >= 0.8`. The text is parsed with `ast` and never run: its arguments are literals.
+`@measure` registers a function under its name. A setting names a measure like a Python call without
+the context: `ended_with_answer`, `at_most_steps(12)`, `called_tool("refund", times=1)`. A user's
+measure is named by its dotted path, `my_package.measures.polite`, or by the name of an entry point
+of the group `agent_pipeline.measures`. A measure that returns a score passes or fails with a
+threshold: `politeness >= 0.8`. The text is parsed with `ast` and never executed, so its arguments
+are literals.
 
-The measures that come with the pipeline do not belong here (`builtin_measures`).
+The measures that are part of this package belong to `builtin_measures`.
 """
 
 import ast
@@ -31,11 +32,11 @@ class MeasureResult(NamedTuple):
     """The result of a measure for one session.
 
     Attributes:
-        passed: Whether the session passes; `None` if the measure could not be taken, or scores
-            without a threshold.
-        reason: Why, in a few words.
-        score: A score from 0 to 1; `None` if the measure only passes or fails.
-        raised: Whether the measure's own code failed.
+        passed: Whether the session passes. `None` means that the measure could not be taken, or
+            that it has a score without a threshold.
+        reason: A short reason.
+        score: A score from 0 to 1, or `None` if the measure only passes or fails.
+        raised: Whether the measure's code raised an exception.
     """
 
     passed: bool | None
@@ -56,14 +57,14 @@ True: if `curated_sessions` requires a measure, a session without a result is dr
 _Measure = TypeVar("_Measure", bound=Measure)
 
 MEASURES: dict[str, Measure] = {}
-"""The registered measures by name."""
+"""Registered measures by name."""
 
 
 def measure(function: _Measure) -> _Measure:
-    """Register a measure under its function's name.
+    """Register a function as a measure under its own name.
 
     Raises:
-        SettingsError: Another function has that name.
+        SettingsError: Another function is already registered under this name.
     """
     name = function.__name__
     other = MEASURES.get(name)
@@ -85,11 +86,11 @@ class ConfiguredMeasure:
     """A measure with its parameters.
 
     Attributes:
-        name: The one spelling of the measure in tables and in the configuration.
+        name: The canonical text of the measure in tables and in the configuration.
         function: The measure.
         arguments: Positional arguments after the context.
         keywords: Keyword arguments.
-        threshold: The least score that passes.
+        threshold: The lowest score that passes.
     """
 
     name: str
@@ -99,21 +100,24 @@ class ConfiguredMeasure:
     threshold: float | None = None
 
     def take(self, context: EvaluationContext) -> MeasureResult:
-        """Return the result for one session.
+        """Take the measure of one session.
 
-        If the measure raises an exception, the measure has no value for the session, and the
-        exception is the reason. The run goes on.
+        If the measure raises an exception, the session has no value for it, and the exception
+        becomes the reason. The run continues.
         """
         try:
             returned = self.function(context, *self.arguments, **self.keywords)
             return _read_result(returned, self.threshold)
-        except Exception as error:  # a user's measure may raise anything
+        except Exception as error:  # a user's measure may raise any exception
             reason = f"raised {type(error).__name__}: {_quote(error)}"
             return MeasureResult(None, reason, raised=True)
 
 
 def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
-    """Return the measures that a configuration names, each once."""
+    """Parse the measures that a configuration names.
+
+    A repeated measure is returned only once.
+    """
     measures_by_name: dict[str, ConfiguredMeasure] = {}
     for text in texts:
         parsed = parse_measure(text)
@@ -122,11 +126,11 @@ def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
 
 
 def parse_measure(text: str) -> ConfiguredMeasure:
-    """Parse `name`, `name(literal, key=literal)`, or either with `>= threshold`.
+    """Parse `name` or `name(literal, key=literal)`, with or without `>= threshold`.
 
     Raises:
-        SettingsError: The text is not such a call, or names a measure or a parameter that does
-            not exist.
+        SettingsError: The text does not have this form, or it names a measure or a parameter that
+            does not exist.
     """
     try:
         written = _parse_call(text)
@@ -152,7 +156,7 @@ class _WrittenMeasure:
     threshold: float | None
 
     def spell(self) -> str:
-        """Return the one spelling of the measure."""
+        """Return the canonical text of the measure."""
         values = [repr(argument) for argument in self.arguments]
         values += [f"{name}={value!r}" for name, value in self.keywords.items()]
         spelling = self.name
@@ -164,7 +168,10 @@ class _WrittenMeasure:
 
 
 def _parse_call(text: str) -> _WrittenMeasure:
-    """Parse the text of a measure; raise an error of `ast`, or ValueError, if it is not one."""
+    """Parse the text of a measure.
+
+    An error of `ast`, or a ValueError, is raised if the text is not a measure.
+    """
     expression = ast.parse(text.strip(), mode="eval").body
     threshold = None
     if isinstance(expression, ast.Compare):
@@ -187,7 +194,7 @@ def _read_threshold(expression: ast.Compare) -> float:
     """Return the threshold of a comparison.
 
     Raises:
-        ValueError: The comparison is anything but `>=` and a number from 0 to 1.
+        ValueError: The comparison is not `>=` with a number from 0 to 1.
     """
     [comparison] = expression.ops
     [bound] = [ast.literal_eval(comparator) for comparator in expression.comparators]
@@ -205,7 +212,7 @@ def _check_identifier(name: str | None) -> str:
 
 
 def _find_measure(name: str) -> Measure:
-    """Return a measure by its registered name, its entry point, or its dotted path."""
+    """Find a measure by its registered name, its entry point, or its dotted path."""
     if name in MEASURES:
         return MEASURES[name]
     loaded: object = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
@@ -219,7 +226,11 @@ def _find_measure(name: str) -> Measure:
 
 
 def _check_parameters(function: Measure, written: _WrittenMeasure, text: str) -> None:
-    """Check that every parameter exists and has the type of its hint, and that none is missing."""
+    """Check the parameters of a measure.
+
+    Every parameter must exist and have the type of its hint, and no required parameter may be
+    missing.
+    """
     signature = inspect.signature(function)
     parameters = dict(list(signature.parameters.items())[1:])  # without the context
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -240,7 +251,7 @@ def _check_parameters(function: Measure, written: _WrittenMeasure, text: str) ->
         ) from error
     try:
         hints = get_type_hints(function)
-    except Exception:  # hints that only a type checker can resolve
+    except Exception:  # only a type checker can resolve such hints
         return
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, value in bound.arguments.items():
@@ -258,7 +269,7 @@ def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
 
 
 def _read_result(returned: object, threshold: float | None) -> MeasureResult:
-    """Return the result for what a measure returned."""
+    """Convert the return value of a measure into a result."""
     if returned is None:
         return MeasureResult(None, "has no result for the session")
     result = _unpack_result(returned)
@@ -280,9 +291,10 @@ def _read_result(returned: object, threshold: float | None) -> MeasureResult:
 
 
 def _unpack_result(returned: object) -> MeasureResult | None:
-    """Return what a measure returned as an unchecked result; `None` if it is not a result.
+    """Convert the return value of a measure into an unchecked result, or return `None`.
 
-    A result is a bool, a number, or a tuple of `passed`, `reason` and perhaps a score.
+    A valid return value is a bool, a number, or a tuple of `passed`, `reason` and optionally a
+    score.
     """
     if isinstance(returned, bool):
         return MeasureResult(returned)
@@ -303,5 +315,5 @@ def _is_score(score: object) -> bool:
 
 
 def _quote(value: object) -> str:
-    """Return a text of a user's code for a reason: one line that is not too long."""
+    """Return a text of a user's code on one line of limited length, for use in a reason."""
     return " ".join(str(value).split())[:_MAX_QUOTED_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The options of judging: which measures are taken, who decides, and what the model may cost."""
+"""Options of judging: the measures, the judges that decide, and the cost limits of the model."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ AskLlm = Literal["undecided", "all"]
 
 
 class JudgingOptions(Options):
-    """Options of `judged_sessions`: measures, judges, and the cost of the language model."""
+    """The options of `judged_sessions`: measures, judges, and cost limits of the language model."""
 
     measures: list[str] = Field(
         default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
@@ -122,7 +122,10 @@ class JudgingOptions(Options):
 
     @property
     def policy(self) -> VerdictPolicy:
-        """The rules of who decides; raises SettingsError if they contradict each other."""
+        """The rules that define which judge decides.
+
+        SettingsError is raised if the rules contradict each other.
+        """
         return VerdictPolicy(
             self.decided_by,
             self.when_unjudged,
@@ -133,5 +136,5 @@ class JudgingOptions(Options):
 
     @property
     def limits(self) -> SpendLimits:
-        """What the language model may cost."""
+        """The spend limits of the language model."""
         return SpendLimits(self.llm_max_requests, self.llm_max_tokens, self.llm_max_usd)

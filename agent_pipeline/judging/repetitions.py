@@ -1,6 +1,6 @@
-"""Sessions that repeat other sessions: duplicates, and sessions that are the beginning of others.
+"""Sessions that repeat other sessions: duplicates, and beginnings of longer sessions.
 
-Sessions are compared by hashes, in columns (`decisions.Decisions`).
+Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`).
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,9 @@ _HASHES_AT_ONCE = 1 << 16
 def hash_beginnings(messages: Sequence[Message]) -> list[int]:
     """Return a hash of a conversation up to each of its messages, without call ids.
 
-    The list is empty if the agent says nothing. A message that is not trained (`weight: 0`) differs
-    from the same message with training: no other session would train what it leaves out.
+    The list is empty if the agent has no message. A message that is not trained (`weight: 0`) has a
+    different hash than the same message with training, because the two sessions train different
+    content.
     """
     if not any(message["role"] == "assistant" for message in messages):
         return []
@@ -43,9 +44,9 @@ def hash_beginnings(messages: Sequence[Message]) -> list[int]:
 
 
 def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which hashes are among the others: (hashes,) bool.
+    """Return which hashes occur among other hashes: (hashes,) bool.
 
-    The comparison takes less memory than `np.isin`, because it works on parts of the hashes.
+    The comparison needs less memory than `np.isin`, because it works on parts of the hashes.
     """
     known = np.unique(others)
     is_known = np.zeros(len(hashes), bool)
@@ -61,8 +62,9 @@ def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
 def drop_duplicates(decisions: Decisions) -> None:
     """Drop all but one of the sessions with the same content.
 
-    The session is kept that a person judged, else one that a judge verified, else the better
-    judged, else the earlier, else the first by id.
+    The sessions are ranked, and the first one is kept. A session that a person judged comes first,
+    then one that a judge verified, then one with a good verdict, then the earliest, then the first
+    by id.
     """
     usable = np.flatnonzero(decisions.has_use(SessionUse.POSITIVE, SessionUse.NEGATIVE))
     keys_by_importance = [
@@ -71,7 +73,7 @@ def drop_duplicates(decisions: Decisions) -> None:
         decisions.times,
         decisions.rank,
     ]
-    # `lexsort` takes the most important key last.
+    # `lexsort` expects the most important key last.
     order = np.lexsort([key[usable] for key in reversed(keys_by_importance)])
     usable = usable[order]
     _, first_positions, content_positions = np.unique(
@@ -84,15 +86,10 @@ def drop_duplicates(decisions: Decisions) -> None:
 
 
 def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
-    """Drop good sessions that begin with all of a session that was judged to be bad.
+    """Drop good sessions that begin with the whole of a session that was judged bad.
 
-    If a session begins with several judged sessions, the longest one counts. If several judged
+    If a session begins with several judged sessions, the longest of them counts. If several judged
     sessions are equal, the last one by id counts.
-
-    Args:
-        decisions: The decisions, which are changed.
-        authority: The authority of the judge of the shorter session. Only longer sessions whose
-            verdict has less authority are dropped.
     """
     judged = np.flatnonzero(
         (decisions.authority == authority)
@@ -117,9 +114,9 @@ def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
 
 
 def drop_continued(decisions: Decisions) -> None:
-    """Drop sessions with which a longer session begins, since they would be trained on twice.
+    """Drop sessions that are the beginning of a longer session, to avoid training them twice.
 
-    The longer session is good, or both sessions are bad.
+    This applies if the longer session is good, or if both sessions are bad.
     """
     _drop_continued_by(decisions, SessionUse.POSITIVE, [SessionUse.POSITIVE, SessionUse.NEGATIVE])
     _drop_continued_by(decisions, SessionUse.NEGATIVE, [SessionUse.NEGATIVE])
@@ -128,10 +125,10 @@ def drop_continued(decisions: Decisions) -> None:
 def _drop_continued_by(
     decisions: Decisions, longer_use: SessionUse, shorter_uses: Sequence[SessionUse]
 ) -> None:
-    """Drop sessions of some uses with which a longer session of another use begins.
+    """Drop sessions of some uses that are the beginning of a longer session of another use.
 
-    A dropped session names the longest of the sessions that begin with it, and of equally long
-    sessions the first by id.
+    A dropped session names the longest session that begins with it. If several sessions are equally
+    long, it names the first one by id.
     """
     counts = decisions.count_beginnings()
     owners = decisions.find_owners()
@@ -151,7 +148,7 @@ def _drop_continued_by(
     for match in matches[longest_first].tolist():
         longer_session = owners[match]
         if decisions.reasons[longer_session] != USE_CODES[longer_use]:
-            continue  # a session that continues this one has dropped it
+            continue  # a session that continues this session has already dropped it
         shorter_sessions = shorter_by_hash.pop(int(decisions.hashes[match]), None)
         if shorter_sessions:
             decisions.drop(shorter_sessions, DropReason.CONTINUED)
@@ -159,7 +156,7 @@ def _drop_continued_by(
 
 
 def _is_followed(decisions: Decisions) -> np.ndarray:
-    """Return which beginnings are not their whole session: (beginnings,) bool."""
+    """Return which beginnings are shorter than their whole session: (beginnings,) bool."""
     is_followed = np.ones(len(decisions.hashes), bool)
     has_beginnings = decisions.count_beginnings() > 0
     last_beginnings = decisions.hash_offsets[1:][has_beginnings] - 1

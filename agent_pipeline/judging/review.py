@@ -1,4 +1,4 @@
-"""A sample of judged sessions for people to judge: a CSV or JSONL file, or a page with buttons.
+"""A sample of judged sessions for people to judge, as CSV, JSONL or an HTML page.
 
 The filled file is a label file (`labels`): the setting `labels` names it for the next run.
 """
@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 
 FIRST_GROUPS = ("unjudged", "disagreement")
-"""The groups of sessions with which a review may begin."""
+"""Groups of sessions that may come first in a review."""
 
 REVIEW_COLUMNS = (
     "session_id",
@@ -35,17 +35,19 @@ REVIEW_COLUMNS = (
     "opinions",
     "conversation",
 )
-"""The columns of a review.
+"""Columns of a review.
 
-A person fills `judgment` and `reason`. The other columns tell which session it is, why the session
-was chosen, and what the judges decided.
+A person fills in `judgment` and `reason`. The other columns identify the session, explain why it
+was chosen, and show the decisions of the judges.
 """
 
 ReviewRow = dict[str, Any]
-"""A row with `REVIEW_COLUMNS`, and `parts`, the conversation as pairs of a text and a mark."""
+"""A row with `REVIEW_COLUMNS`, and with `parts`: the conversation as pairs of a text and a flag."""
 
 _MAX_CELL_CHARACTERS = 30_000
-"""Characters of a conversation in a CSV cell: spreadsheets cut a cell off at 32,767."""
+"""Maximum number of characters of a conversation in a CSV cell. Spreadsheets cut a cell at 32,767
+characters.
+"""
 
 _PEOPLE = ("label", "judgment")
 _OTHER_JUDGES = ("score", "metrics", "measures", "llm")
@@ -56,7 +58,7 @@ class ReviewSample(NamedTuple):
 
     Attributes:
         rows: The chosen sessions, in the order of the review.
-        counts: All sessions by the group that they are in.
+        counts: The number of all sessions by group.
     """
 
     rows: list[ReviewRow]
@@ -66,22 +68,22 @@ class ReviewSample(NamedTuple):
 def sample_sessions(
     rows: Iterable[JudgedRow], count: int, seed: int = 0, first: str = "unjudged"
 ) -> ReviewSample:
-    """Choose rows of `judged_sessions` for a review; memory holds the chosen rows.
+    """Choose rows of `judged_sessions` for a review.
 
     Sessions without a verdict, and sessions on which people and another judge disagree, come first.
-    Then come the other judged sessions, and last the sessions that a person has labelled. Within a
-    group a hash of the seed and the session id decides. Archived sessions, empty sessions and
-    failures of the infrastructure leave nothing to judge.
+    Then come the other judged sessions, and last the sessions that a person has labeled. Within a
+    group, a hash of the seed and the session id defines the order. Archived sessions, empty
+    sessions and infrastructure failures are left out. Memory holds only the chosen rows.
 
     Args:
         rows: The judged sessions.
-        count: How many sessions to choose.
+        count: Number of sessions to choose.
         seed: The seed of the choice.
         first: The group that comes first, one of `FIRST_GROUPS`.
 
     Raises:
         SettingsError: `first` is not one of `FIRST_GROUPS`.
-        DataError: An older version wrote the rows.
+        DataError: The rows were written by an older version.
     """
     if first not in FIRST_GROUPS:
         raise SettingsError(
@@ -109,11 +111,11 @@ def sample_sessions(
 
 
 def write_review(path: Path, rows: list[ReviewRow]) -> None:
-    """Write a sample in the form that the file's ending names.
+    """Write a sample in the format of the file's suffix.
 
     Raises:
-        SettingsError: The ending is not .csv, .jsonl or .html, or the file exists already and may
-            have been filled in.
+        SettingsError: The suffix is not .csv, .jsonl or .html, or the file exists already and may
+            contain judgments.
     """
     writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".html": _write_html}
     suffix = path.suffix.lower()
@@ -132,7 +134,7 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
 
 
 def _find_group(row: JudgedRow) -> str:
-    """Return why a session would be reviewed."""
+    """Return the review group that a session belongs to."""
     has_conversation = any(message["role"] != "system" for message in row["messages"])
     if row["archived"] or row["error"] is not None or not has_conversation:
         return "nothing to judge"
@@ -173,9 +175,10 @@ def _make_review_row(row: JudgedRow, group: str) -> ReviewRow:
 
 
 def _split_conversation(row: JudgedRow) -> list[tuple[str, bool]]:
-    """Return the conversation as texts for a reader, each with whether it is about facts.
+    """Return the conversation as texts for a person.
 
-    There is a text per message. If there are facts about a turn, a text with the facts follows.
+    Each text comes with a flag: whether it lists facts. There is one text per message. If there are
+    facts about a turn, a text with the facts follows.
     """
     turns = iter(row["turns"])
     parts: list[tuple[str, bool]] = []
@@ -204,7 +207,7 @@ def _write_csv(rows: list[ReviewRow]) -> str:
                 for name, value in shown.items()
             }
         )
-    # Spreadsheets read a file without the byte order mark in an older encoding.
+    # Without the byte order mark, spreadsheets read a file in an older encoding.
     return "\ufeff" + text.getvalue()
 
 
@@ -218,5 +221,5 @@ def _write_jsonl(rows: list[ReviewRow]) -> str:
 
 def _write_html(rows: list[ReviewRow]) -> str:
     page = files("agent_pipeline.judging").joinpath("review.html").read_text(encoding="utf-8")
-    # Inside a script element only "<" could end the script.
+    # Inside a script element, only "<" could end the script.
     return page.replace("null/*ROWS*/", json.dumps(rows).replace("<", "\\u003c"))

@@ -1,6 +1,6 @@
-"""The types of the rows of `judged_sessions` and `curated_sessions`, JSON columns decoded.
+"""Types of the rows of `judged_sessions` and `curated_sessions`, with decoded JSON columns.
 
-The schemas are in `sessions.tables`. How the columns are computed does not belong here.
+The schemas are in `sessions.tables`. Computing the columns does not belong here.
 """
 
 from typing import TypedDict
@@ -11,7 +11,10 @@ from agent_pipeline.sessions.tables import SessionRow
 
 
 class StoredMeasureResult(TypedDict):
-    """The result of a measure, an entry of the column `measures` (`measures.MeasureResult`)."""
+    """The result of a measure, as an entry of the column `measures`.
+
+    It has the fields of `measures.MeasureResult`.
+    """
 
     passed: bool | None
     reason: str
@@ -20,7 +23,10 @@ class StoredMeasureResult(TypedDict):
 
 
 class StoredOpinion(TypedDict):
-    """The opinion of a judge, an entry of the column `opinions` (`verdict_policy.Opinion`)."""
+    """The opinion of a judge, as an entry of the column `opinions`.
+
+    It has the fields of `verdict_policy.Opinion`.
+    """
 
     verdict: Verdict | None
     reason: str
@@ -29,7 +35,10 @@ class StoredOpinion(TypedDict):
 
 
 class StoredTurnFacts(TypedDict):
-    """The facts about a turn, an entry of the column `turns` (`turn_facts.TurnFacts`)."""
+    """The facts about a turn, as an entry of the column `turns`.
+
+    It has the fields of `turn_facts.TurnFacts`.
+    """
 
     tool_error: bool
     refused: bool

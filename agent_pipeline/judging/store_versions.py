@@ -1,8 +1,8 @@
-"""The data version of each partition of a store, with people's labels.
+"""Data versions of the partitions of a store, including people's labels.
 
 A version is computed again only if a cheap signature (names, sizes and times of files) shows that
-the partition may have changed: a thousand agents take a minute to read, and a second to look at.
-The versions and signatures are kept in a small file of the lake.
+the partition may have changed. Reading a thousand agents takes a minute, but checking their
+signatures takes a second. The versions and signatures are stored in a small file of the lake.
 """
 
 import time
@@ -21,17 +21,19 @@ from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
 
 FindLabels = Callable[[PartitionKey], Path | None]
-"""A function that returns where people's labels of a partition are, if there are any."""
+"""Function that returns the path of people's labels of a partition, or None."""
 
 
 class StoreVersion(msgspec.Struct, kw_only=True):
-    """The data version of one partition: of its sessions and labels, without forgotten sessions.
+    """The data version of one partition.
+
+    It covers the sessions and labels, without forgotten sessions.
 
     Attributes:
         version: The version.
         sessions: The number of sessions.
-        signature: The cheap signature that the partition had when the version was computed.
-        changed_in: The number of the look that found this version.
+        signature: The cheap signature of the partition when the version was computed.
+        changed_in: The number of the check that found this version.
     """
 
     version: str
@@ -41,13 +43,7 @@ class StoreVersion(msgspec.Struct, kw_only=True):
 
 
 class _Memory(msgspec.Struct):
-    """The file that keeps versions from look to look.
-
-    Attributes:
-        look: The number of the last look.
-        unchanged: The signature of the whole store, if the last look computed every version.
-        partitions: The versions by partition.
-    """
+    """The content of the file that stores versions between checks."""
 
     look: int = 0
     unchanged: str = ""
@@ -55,7 +51,7 @@ class _Memory(msgspec.Struct):
 
 
 class StoreVersions:
-    """The versions of a store's partitions, as one look at the store finds them."""
+    """The versions of a store's partitions, as found by one check of the store."""
 
     def __init__(
         self,
@@ -66,19 +62,7 @@ class StoreVersions:
         seconds: float | None = None,
         after: int = 0,
     ) -> None:
-        """Begin a look at a store.
-
-        Args:
-            source: The store, opened once for all partitions.
-            lake: The lake, which has the block list (forgotten sessions do not count) and the file
-                that keeps versions from look to look. If the file is damaged or missing, every
-                partition is read.
-            name: The name of the store in the name of that file.
-            find_labels: Returns where people's labels of a partition are.
-            seconds: How long this look may compute versions; `None` is no limit.
-            after: The number of an earlier look. The number of this look is greater, even if the
-                file has been lost since.
-        """
+        """Start a check of a store."""
         self._source, self._lake, self._find_labels = source, lake, find_labels
         self._file = lake.root / "versions" / f"{name}.json"
         self._blocked = BlockList.read(lake)
@@ -92,11 +76,11 @@ class StoreVersions:
 
     @property
     def look(self) -> int:
-        """The number of this look."""
+        """The number of this check."""
         return self._memory.look
 
     def find_version_in_time(self, key: PartitionKey) -> StoreVersion | None:
-        """Return the version of a partition; `None` if it must be computed and time is up.
+        """Return the version of a partition, or `None` if there is no time left to compute it.
 
         Raises:
             StoreError, PartitionError, SettingsError: As in `find_version`.
@@ -111,21 +95,21 @@ class StoreVersions:
         """Return the version of a partition.
 
         Raises:
-            StoreError: The partition cannot be read; the next look tries again.
+            StoreError: The partition cannot be read. The next check tries again.
             PartitionError: The store has no such partition.
             SettingsError: The partition's labels cannot be read.
         """
         return self._find_known(key) or self._compute(key)
 
     def _find_known(self, key: PartitionKey) -> StoreVersion | None:
-        """Return the version of an earlier look, if the partition's signature is the same."""
+        """Return the version of an earlier check, if the partition's signature has not changed."""
         known = self._memory.partitions.get(str(key))
         if known is None or known.signature != self._compute_signature(key):
             return None
         return known
 
     def _compute(self, key: PartitionKey) -> StoreVersion:
-        """Read a partition, and return and remember its version."""
+        """Read a partition, and compute and store its version."""
         signature = self._compute_signature(key)
         before = self._memory.partitions.get(str(key))
         path = self._find_labels(key)
@@ -152,7 +136,7 @@ class StoreVersions:
         return computed
 
     def list_changed_since(self, look: int) -> dict[str, StoreVersion]:
-        """Return the partitions whose version has changed since an earlier look, by name."""
+        """Return the partitions whose version has changed since an earlier check, by name."""
         return {
             name: version
             for name, version in sorted(self._memory.partitions.items())
@@ -166,12 +150,12 @@ class StoreVersions:
     def save(self, store_signature: str = "") -> None:
         """Write the computed versions to the file.
 
-        If another look was saved since this look began (the schedule's look next to the sensor's),
-        this look gets the number after it. What this look found is then new to whoever has
-        recorded the other look.
+        Another check may have been saved since this check began (for example, the schedule's check
+        and the sensor's check). This check then gets the next number, so that its findings are new
+        to everyone who has recorded the other check.
 
         Args:
-            store_signature: The signature of the whole store, if no version is missing.
+            store_signature: The signature of the whole store, if all versions were computed.
         """
 
         def write_memory() -> None:

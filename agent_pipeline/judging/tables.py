@@ -1,4 +1,4 @@
-"""The tables `judged_sessions` and `curated_sessions`, each made from the table before it."""
+"""The tables `judged_sessions` and `curated_sessions`, each derived from the previous table."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -35,7 +35,9 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 REASONS_IN_MEMORY = 1 << 14
-"""Redacted reasons that memory keeps, since most reasons are equal for many sessions."""
+"""Number of redacted reasons that are kept in memory, because many sessions share the
+same reason.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class CuratedTable:
     Attributes:
         table: The staged table.
         curation: The decisions.
-        drift: How the verdicts and reasons of new sessions differ from the last table's.
+        drift: The differences between the verdicts and reasons of new sessions and of the last
+            table.
     """
 
     table: StagedTable
@@ -69,17 +72,17 @@ def judge_partition(
     Args:
         lake: The lake that has the table.
         key: The partition.
-        options: How a verdict is reached.
+        options: The options of judging.
         labels: People's labels.
         redactor: Replaces private data.
-        open_judge: Returns the language model; it is called only if the model may decide.
+        open_judge: Returns the language model. It is called only if the model may decide.
 
     Returns:
         The staged table, and the run with its counts.
 
     Raises:
         DataError: There is no such table, or the table is damaged.
-        VolumeError: Most of the labels that the last run had are gone.
+        VolumeError: Most of the labels of the last run are missing.
         SettingsError: An option is wrong, or the language model's endpoint cannot be used at all.
     """
     run = JudgingRun.from_options(options, labels)
@@ -93,10 +96,10 @@ def judge_partition(
 
 
 def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:
-    """Compare the labels with those of the last table, for sessions that still exist.
+    """Check that most labels of the last table still exist, for sessions that still exist.
 
     Raises:
-        VolumeError: A smaller share of the labels is left than `smallest_share`.
+        VolumeError: The share of the labels that is left is smaller than `smallest_share`.
     """
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
@@ -104,7 +107,8 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
         file = lake.open("judged_sessions", key)
         rows = to_rows(read_batches(file, ["session_id", "opinions"]))
         labelled = [row["session_id"] for row in rows if "label" in row["opinions"]]
-    except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
+    # a damaged table is replaced without a comparison
+    except (DataError, pa.ArrowException, OSError):
         return
     labelled = _find_present(lake, key, labelled)
     left_count = sum(session_id in labels.by_id for session_id in labelled)
@@ -138,7 +142,7 @@ def _find_shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, Par
 
 
 def _find_present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
-    """Return the ids that a session of the partition has.
+    """Return the ids that belong to a session of the partition.
 
     A damaged table counts as empty, because its own run replaces it.
     """
@@ -152,7 +156,7 @@ def _find_present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, run: JudgingRun) -> StagedTable:
-    """Stage the verdicts of a run on every session of the table `sessions`.
+    """Stage a table with the verdicts of a run on every session of the table `sessions`.
 
     Args:
         lake: The lake that has the table.
@@ -190,24 +194,24 @@ def curate_sessions(
     is_from_served_model: Callable[[JudgedRow], bool] | None = None,
     keep_served_model: bool = False,
 ) -> CuratedTable:
-    """Decide what every session of the table `judged_sessions` may be used for.
+    """Decide on the use of every session of the table `judged_sessions`.
 
     Args:
         lake: The lake that has the table.
         key: The partition.
-        required_measures: Measures that a good session must pass.
-        bounds: How much is kept.
-        leak_patterns: Regular expressions of verdicts in the text.
-        is_from_served_model: Returns whether a model of this lake made a row's session.
+        required_measures: The measures that a good session must pass.
+        bounds: The limits on the kept sessions.
+        leak_patterns: Regular expressions that match verdicts in a text.
+        is_from_served_model: Returns whether a model of this lake generated the session of a row.
         keep_served_model: Whether such sessions are kept.
 
     Raises:
-        DataError: There is no such table, or the table is damaged or an older version's.
+        DataError: There is no such table, or the table is damaged or from an older version.
         SettingsError: A required measure or a pattern cannot be parsed.
     """
-    # The spelling of measures in the table may differ from that in the settings.
+    # A measure may be written differently in the table than in the settings.
     required = [measure.name for measure in parse_measures(required_measures)]
-    # The file stays open, so that both readings are of the same file, whatever replaces it.
+    # The file stays open, so that both readings see the same file even if it is replaced.
     judged = lake.open("judged_sessions", key, JUDGED)
     curation, rows = curate_rows(
         lambda: cast(Iterator[JudgedRow], to_rows(read_batches(judged))),

@@ -1,9 +1,9 @@
-"""Facts about each of the agent's turns, such as a tool's error.
+"""Facts about each of the agent's turns, such as a tool error.
 
-A turn is one message of the agent with its calls and their results. The facts are the column
-`turns` of `judged_sessions`, in the order of the agent's messages. The facts decide which turns are
-not trained, and a review shows them. Facts are never a verdict, and no verdict on a session becomes
-a fact about its turns.
+A turn is one message of the agent with its calls and their results. The facts form the column
+`turns` of `judged_sessions`, in the order of the agent's messages. They determine which turns are
+not trained, and a review shows them. Facts are never a verdict, and a verdict on a session never
+becomes a fact about its turns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ class TurnFacts(NamedTuple):
     Attributes:
         tool_error: A result is an error.
         refused: The environment did not carry out a call (no such tool, no permission, rejected).
-        breaks_schema: A call is of no tool of the session, or its arguments break the tool's
-            schema; `None` if neither the source nor the settings give a schema.
+        breaks_schema: A call names a tool that the session does not have, or its arguments break
+            the tool's schema. `None` means that neither the source nor the settings have a schema.
         repeated_call: A call repeats an earlier call, with the same result.
-        corrected_later: One of the first three facts holds, and for each call for which it holds,
-            a later call of the same tool went well.
-        addresses_judge: A text of the turn, or before it, tells a judge what to decide.
-        failed_measures: The measures of turns that failed, or raised.
+        corrected_later: One of the first three facts holds, and after each call for which it holds,
+            a later call of the same tool succeeded.
+        addresses_judge: A text in the turn or before it tries to instruct a judge.
+        failed_measures: The turn measures that failed or raised an exception.
     """
 
     tool_error: bool
@@ -47,7 +47,7 @@ FACT_NAMES = TurnFacts._fields
 
 
 def check_facts(names: Sequence[str]) -> None:
-    """Check that names are facts about a turn.
+    """Check that all names are names of facts about a turn.
 
     Raises:
         SettingsError: A name is not a fact.
@@ -63,7 +63,7 @@ def check_facts(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _CalledTool:
-    """The tool of a call, and whether the call went wrong."""
+    """The tool of a call, and whether the call failed."""
 
     name: str
     went_wrong: bool
@@ -76,7 +76,7 @@ def find_turn_facts(
 
     Args:
         context: The session.
-        measures: Measures that are taken of each turn on its own.
+        measures: Measures that are taken of each turn separately.
     """
     calls = iter(context.calls)
     seen_calls: set[CallIdentity] = set()
@@ -119,7 +119,10 @@ def find_turn_facts(
 def _mark_corrected(
     facts: Sequence[TurnFacts], called_tools: Sequence[Sequence[_CalledTool]]
 ) -> list[TurnFacts]:
-    """Return the facts with `corrected_later`, which only the later turns can tell."""
+    """Add `corrected_later` to the facts of turns.
+
+    This fact depends on the later turns.
+    """
     marked = list(facts)
     went_well_later: set[str] = set()
     for turn_index in reversed(range(len(facts))):
@@ -132,12 +135,12 @@ def _mark_corrected(
 
 
 def _breaks_schema(call: PairedCall, context: EvaluationContext) -> bool | None:
-    """Return whether a call breaks its tool's schema; `None` if no schema can tell."""
+    """Return whether a call breaks its tool's schema, or `None` if there is no usable schema."""
     if not context.tools or context.metadata.get("tools_origin") in ("inferred", "none"):
         return None
     try:
         return bool(find_call_fault(call, context.tools))
-    except Exception:  # a schema that is broken or lies elsewhere allows and forbids nothing
+    except Exception:  # a broken schema, or one with external references, cannot be checked
         return None
 
 
@@ -165,19 +168,25 @@ def _find_failed_measures(
 
 
 def list_true_facts(turn: Mapping[str, object]) -> list[str]:
-    """Return the names of the facts that hold for a turn, an entry of the column `turns`."""
+    """Return the names of the facts that hold for a turn.
+
+    The turn is an entry of the column `turns`.
+    """
     return [name for name in FACT_NAMES if turn.get(name)]
 
 
 def describe_facts(turn: Mapping[str, Any]) -> list[str]:
-    """Return the facts that hold for a turn, for a person: failed measures by their names."""
+    """Describe the facts that hold for a turn, for a person.
+
+    Failed measures are named.
+    """
     names = [name for name in list_true_facts(turn) if name != "failed_measures"]
     descriptions = [name.replace("_", " ") for name in names]
     return descriptions + [f"failed {name}" for name in turn["failed_measures"]]
 
 
 def find_untrained_turns(turns: Sequence[Mapping[str, object]], facts: Sequence[str]) -> list[int]:
-    """Return which turns have one of the facts, as indices among the agent's messages."""
+    """Return the turns that have any of the given facts, as indices among the agent's messages."""
     return [
         turn_index for turn_index, turn in enumerate(turns) if any(turn.get(name) for name in facts)
     ]

@@ -14,7 +14,9 @@ LEAK_PATTERNS = (
     r"(?:task|episode|evaluation) (?:success|passed|result|verdict) *[=:] *"
     r"(?:true|false|[01](?:\.0+)?|pass(?:ed)?|fail(?:ed)?)[ .!]*$",
 )
-"""Regular expressions of verdicts on lines in lower case, each from the line's first letter on."""
+"""Regular expressions for lines that contain a verdict. They match lower-case lines from their
+first letter.
+"""
 
 _MAX_LEAK_CHARACTERS = 100
 
@@ -24,9 +26,9 @@ class CleanedChat(NamedTuple):
 
     Attributes:
         messages: The messages.
-        removed_lines: How many lines with a verdict were removed.
+        removed_lines: Number of removed lines with a verdict.
         remaining_leak: The first verdict that remains, because it is part of a sentence, a call or
-            the agent's own words; `None` if no verdict remains.
+            the agent's own text, or `None` if no verdict remains.
     """
 
     messages: list[Message]
@@ -35,11 +37,7 @@ class CleanedChat(NamedTuple):
 
 
 def compile_leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    """Compile patterns of verdicts.
-
-    Raises:
-        SettingsError: A pattern is not a regular expression.
-    """
+    """Compile the patterns for verdicts in text."""
     try:
         return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
     except re.error as error:
@@ -50,10 +48,10 @@ def compile_leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
 
 
 def remove_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -> CleanedChat:
-    """Remove the verdicts that are whole last lines of a message that the agent was shown.
+    """Remove verdicts that are the last lines of messages that the agent saw.
 
-    If nothing is left of the last message, the message is removed. Any other message stays, even
-    if it is empty: a tool's result belongs to its call, and thoughts refer to positions.
+    If nothing is left of the last message, the message is removed. Any other message stays, even if
+    it is empty, because a tool result belongs to its call, and thoughts refer to message positions.
     """
     cleaned: list[Message] = []
     removed_lines = 0
@@ -72,7 +70,7 @@ def remove_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -
 
 
 def _remove_last_lines(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple[str, int]:
-    """Return a text without the verdicts on its last lines, and how many verdicts there were."""
+    """Return a text without the verdicts on its last lines, and the number of removed verdicts."""
     if not _find_leak(text, patterns):
         return text, 0
     lines = text.splitlines()

@@ -1,13 +1,13 @@
-"""One verdict per session: which judges decide, in which order, and what holds if none has decided.
+"""The rules that turn the opinions of judges into one verdict per session.
 
 Every judge (a person's label, the source's own judgment or score, metrics with a declared
 direction, measures, a language model) has an opinion of a session, or none. The first judge in the
-policy's order that has an opinion decides. Without an opinion there is no verdict, which is never a
-bad verdict. How a single judge reaches an opinion belongs here only for judges that cost nothing;
-the language model is in `llm_judge`.
+policy's order that has an opinion decides. If no judge has an opinion, there is no verdict, which
+never counts as a bad verdict. The opinions of judges that cost nothing are computed here; the
+language model is in `llm_judge`.
 
-Measures alone can show that a session is broken, and never that a session is good: a session
-without an error may be wrong in every word.
+Measures alone can show that a session is broken, but never that a session is good: a session
+without an error may still be wrong in every word.
 """
 
 import math
@@ -30,10 +30,12 @@ JUDGES: tuple[JudgeName, ...] = ("label", "judgment", "score", "metrics", "measu
 VerdictSource = Literal[
     "label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"
 ]
-"""A value of `verdict_by`: a judge, the policy, or `unverified` for verdicts of `when_unjudged`."""
+"""Values of `verdict_by`: a judge, the policy, or `unverified` for verdicts from
+`when_unjudged`.
+"""
 
 VERIFIERS: tuple[VerdictSource, ...] = ("label", "judgment", "score", "metrics", "llm")
-"""The judges that saw what a session achieved.
+"""Judges that saw the outcome of a session.
 
 They are a person, the source, a score, a declared metric and a language model.
 """
@@ -49,7 +51,7 @@ OLD_WHEN_UNJUDGED = (
 _OVERRULING_SOURCES = ("label", "llm", "policy")
 """Sources whose verdict overrules the source's score.
 
-Next to a verdict of any other source, the score tells how good the session is.
+If the verdict has any other source, the score shows how good the session is.
 """
 
 
@@ -57,11 +59,11 @@ class Opinion(NamedTuple):
     """An opinion of one judge on a session.
 
     Attributes:
-        verdict: The verdict; `None` if the judge cannot decide.
-        reason: Why the judge decided so, or cannot decide.
-        name: The judge's own name: the deciding metrics, the failed measures, or the model.
-        pending: Whether the judge could not answer yet (a limit, an outage, an answer that did not
-            parse), so that the next run asks again.
+        verdict: The verdict, or `None` if the judge cannot decide.
+        reason: The reason for the decision, or the reason why the judge cannot decide.
+        name: The name within the judge: the deciding metrics, the failed measures, or the model.
+        pending: Whether the judge could not answer yet (a limit, an outage, an answer that could
+            not be parsed). The next run asks again then.
     """
 
     verdict: Verdict | None
@@ -77,13 +79,13 @@ class JudgedSession(NamedTuple):
     """The verdict on a session, with the columns of `judged_sessions` as attributes.
 
     Attributes:
-        verdict: The verdict; `None` if nobody decided.
-        verdict_by: Who decided.
-        verdict_name: The own name of who decided.
-        verdict_reasons: Why the verdict is so.
-        verdict_score: How good the session is, 0 to 1; `None` without a verdict. It is the
-            source's score if the verdict is the source's own, or follows from what ranks below
-            the source, and the score does not contradict the verdict. Otherwise it is 1 or 0.
+        verdict: The verdict, or `None` if no judge decided.
+        verdict_by: The source that decided.
+        verdict_name: The name within that source, such as the model.
+        verdict_reasons: The reasons for the verdict.
+        verdict_score: A score from 0 to 1, or `None` without a verdict. It is the source's score,
+            unless a label, the language model or the policy decided, or the score contradicts the
+            verdict. Otherwise it is 1 or 0.
         measures: The results of the measures, by name.
         opinions: The opinions of the judges, by judge.
         turns: The facts about each of the agent's turns.
@@ -105,19 +107,20 @@ _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": opera
 
 @dataclass(frozen=True)
 class VerdictPolicy:
-    """The rules of who decides on a session.
+    """The rules that define which judge decides on a session.
 
     Attributes:
-        decided_by: The judges in their order; the first with a verdict decides. Judges joined by
-            `+` decide in common: `unacceptable` if one of them says so, `acceptable` if all do.
-        when_unjudged: The verdict of a session that nobody judged. With `train_unverified`, the
+        decided_by: The judges in order. The first judge with a verdict decides. Judges that are
+            joined by `+` decide together: `unacceptable` if one of them finds so, `acceptable` if
+            all do.
+        when_unjudged: The verdict on a session that no judge decided. With `train_unverified`, the
             session is `acceptable` by `unverified`, unless a measure failed.
-        score_acceptable: The least score that is acceptable.
-        score_unacceptable: The greatest score that is unacceptable; a score between the two
-            thresholds decides nothing.
-        metrics: The metrics of a platform that are opinions, each with its direction or a
+        score_acceptable: The lowest acceptable score.
+        score_unacceptable: The highest unacceptable score. A score between the two thresholds gives
+            no verdict.
+        metrics: The metrics of a platform that count as opinions, each with its direction or a
             comparison: `{"correctness": "higher", "toxicity": "lower", "latency_s": "<= 20"}`. A
-            metric that is not declared decides nothing, because its direction is unknown.
+            metric that is not declared gives no verdict, because its direction is unknown.
 
     Raises:
         SettingsError: A judge is unknown or repeated, the thresholds overlap, or a metric's rule
@@ -174,15 +177,18 @@ class VerdictPolicy:
 
     @property
     def groups(self) -> list[list[str]]:
-        """The judges in their order; judges that decide in common are in one list."""
+        """The judges in order.
+
+        Judges that decide together are in the same list.
+        """
         return [[name.strip() for name in entry.split("+")] for entry in self.decided_by]
 
     def has_judge(self, judge: str) -> bool:
-        """Return whether a judge is among those who decide."""
+        """Return whether a judge is among the deciding judges."""
         return any(judge in group for group in self.groups)
 
     def needs_opinion(self, judge: str, opinions: Mapping[str, Opinion]) -> bool:
-        """Return whether a judge could still change the verdict that other opinions give."""
+        """Return whether a judge could still change the verdict that the other opinions give."""
         for group in self.groups:
             if judge in group:
                 return not any(
@@ -225,7 +231,7 @@ def collect_opinions(
 
 @dataclass(frozen=True)
 class _Ruling:
-    """A verdict with its source, before the score is known."""
+    """A verdict with its source, before the score is computed."""
 
     verdict: Verdict | None = None
     source: VerdictSource | None = None
@@ -239,17 +245,17 @@ def decide_verdict(
     results: dict[str, MeasureResult],
     opinions: dict[str, Opinion],
 ) -> JudgedSession:
-    """Return the verdict that the policy makes of the opinions.
+    """Return the verdict that the policy derives from the opinions.
 
-    A failure of the infrastructure tells nothing about the agent. A run that obeyed an injection is
-    never good, whatever any judge decides. A session that the language model has yet to judge has
-    no verdict until then, unless a judge that ranks above the model has one. `when_unjudged` is
-    for sessions on which every judge was heard, and not for sessions about which the model was not
-    or could not be asked.
+    An infrastructure failure says nothing about the agent. A run that obeyed an injection is never
+    good, whatever a judge decides. If the language model has not yet judged a session, the session
+    has no verdict until then, unless a judge that ranks above the model has decided.
+    `when_unjudged` applies only if all judges were asked. It does not apply to sessions that the
+    model was not or could not be asked about.
 
     Args:
         session: The session.
-        policy: The rules of who decides.
+        policy: The rules that define which judge decides.
         results: The results of the measures, by name.
         opinions: The opinions of the judges, by judge.
     """
@@ -277,7 +283,7 @@ def _rule(session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinio
         verdict = _find_group_verdict(group, opinions)
         if verdict:
             return _rule_by_group(verdict, group, opinions)
-        # Judges that rank below the language model may not decide before the model was heard.
+        # Judges that rank below the language model may not decide before the model has answered.
         if "llm" in group and llm_opinion is not None and llm_opinion.pending:
             return _Ruling(reasons="the language model was not heard yet")
     if llm_opinion is not None and llm_opinion.verdict is None and not llm_opinion.name:
@@ -288,7 +294,7 @@ def _rule(session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinio
 def _rule_by_group(
     verdict: Verdict, group: Sequence[str], opinions: Mapping[str, Opinion]
 ) -> _Ruling:
-    """Return the ruling of judges that decided in common."""
+    """Return the ruling of judges that decided together."""
     deciding = [
         judge
         for judge in JUDGES
@@ -304,14 +310,14 @@ def _rule_by_group(
 
 
 def _rule_unjudged(policy: VerdictPolicy, measured: Opinion) -> _Ruling:
-    """Return the ruling on a session that nobody judged."""
+    """Return the ruling on a session that no judge decided."""
     if policy.when_unjudged in ("acceptable", "unacceptable"):
         verdict = VERDICTS[policy.when_unjudged]
         return _Ruling(verdict, "unverified", "when_unjudged", "nobody judged it")
     if policy.when_unjudged == "exclude":
         return _Ruling()
     if measured.verdict == "unacceptable":
-        # The session may be a success all the same, so it is neither a good nor a bad example.
+        # The session may still be a success, so it is neither a good nor a bad example.
         return _Ruling(reasons=f"nobody judged it, and measures: {measured.reason}")
     return _Ruling(
         "acceptable", "unverified", "when_unjudged", "nobody judged it, and no measure failed"
@@ -321,7 +327,10 @@ def _rule_unjudged(policy: VerdictPolicy, measured: Opinion) -> _Ruling:
 def _score_ruling(
     ruling: _Ruling, session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinion]
 ) -> float | None:
-    """Return how good a session is, 0 to 1 (`JudgedSession.verdict_score`)."""
+    """Return a score from 0 to 1 that shows how good a session is.
+
+    `JudgedSession.verdict_score` describes the rules.
+    """
     if ruling.verdict is None:
         return None
     verdict_score = 1.0 if ruling.verdict == "acceptable" else 0.0
@@ -335,7 +344,7 @@ def _score_ruling(
 
 
 def advise_on_judging(key: object) -> str:
-    """Return the advice for an agent without verdicts, the safest way first."""
+    """Return advice for an agent without verdicts, with the safest way first."""
     return (
         f"judge a sample with `agent-pipeline review {key} --out review.html`, point the setting "
         "labels at your judgments, or let a language model judge ([judge], and llm in "
@@ -345,7 +354,10 @@ def advise_on_judging(key: object) -> str:
 
 
 def _find_group_verdict(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
-    """Return the verdict of judges that decide in common; measures alone find nothing good."""
+    """Return the verdict of judges that decide together.
+
+    Measures alone never give a good verdict.
+    """
     verdicts = [opinions[judge].verdict if judge in opinions else None for judge in group]
     if "unacceptable" in verdicts:
         return "unacceptable"
@@ -367,8 +379,8 @@ def _judge_score(score: float, policy: VerdictPolicy) -> Opinion:
 def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | None:
     """Return the verdict of one value by a direction or a comparison.
 
-    There is no verdict between the two thresholds, above their scale, and for a value that is not
-    a number.
+    There is no verdict if the value is between the two thresholds, above their scale, or not a
+    number.
     """
     if not math.isfinite(value):
         return None
@@ -377,7 +389,7 @@ def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | No
         holds = _OPERATORS[comparison[1]](value, float(comparison[2]))
         return "acceptable" if holds else "unacceptable"
     if value > 1 >= policy.score_acceptable:
-        return None  # 2 of 5 is above a scale from 0 to 1, and to find 2 good would be a guess
+        return None  # 2 of 5 is above a scale from 0 to 1, so a good verdict would be a guess
     is_high = value >= policy.score_acceptable
     is_low = value <= policy.score_unacceptable
     is_good, is_bad = (is_high, is_low) if rule == "higher" else (is_low, is_high)
@@ -387,7 +399,11 @@ def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | No
 
 
 def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinion:
-    """Return `unacceptable` if a declared metric says so, and `acceptable` if all of them do."""
+    """Return the opinion of the declared metrics.
+
+    The verdict is `unacceptable` if any declared metric gives it, and `acceptable` if all of them
+    do.
+    """
     opinions = {
         name: Opinion(_judge_value(value, policy.metrics[name], policy))
         for name, value in values.items()
@@ -403,9 +419,10 @@ def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinio
 
 
 def _judge_measures(results: Mapping[str, MeasureResult]) -> Opinion:
-    """Return `unacceptable` if a measure failed, and `acceptable` if all measures passed.
+    """Return the opinion of the measures.
 
-    A score without a threshold informs and does not vote.
+    The verdict is `unacceptable` if a measure failed, and `acceptable` if all measures passed. A
+    score without a threshold does not count.
     """
     votes = {
         name: result
