@@ -112,7 +112,7 @@ def _find_unknown(texts: list[str], known_hashes: _Hashes) -> list[str]:
 
 
 def _hash_known_texts(lake: Lake, key: PartitionKey | None) -> _Hashes:
-    """Return the sorted hashes of the texts in `sessions`, of one partition or of all."""
+    """Return the sorted hashes of the texts in `sessions`, for one partition or for all of them."""
     keys = [key] if key else lake.partitions("tables", "sessions")
     hashes = [_hash_session_texts(lake, key) for key in keys if lake.has("sessions", key)]
     return np.unique(np.concatenate(hashes)) if hashes else np.empty(0, np.int64)

@@ -148,7 +148,7 @@ def _find_new_sessions(before: pq.ParquetFile, now: pq.ParquetFile) -> pa.Array:
     rows_before = pc.index_in(ids_now, ids_before)  # null if the session is new
 
     def read_column(name: str) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """Return a column of the sessions of `now`, with the values before and now."""
+        """Return a column for the sessions of `now`: the last values and the new values."""
         return before.read([name])[name].take(rows_before), now.read([name])[name]
 
     has_same_content = pc.fill_null(

@@ -95,6 +95,21 @@ def ingest(
 
     The table `sessions_seen` is committed at once. It names the table that it describes, and
     readers ignore it if the current table is a different one.
+
+    Args:
+        source: The store.
+        key: The partition.
+        options: The settings of the partition.
+        lake: The lake.
+        smallest_share: The table is refused if less than this share of the last table's sessions
+            or verdicts is left; 0 allows any loss.
+        largest_growth: The table is refused if more than this multiple of the last table's sessions
+            is new; 0 allows any growth.
+
+    Raises:
+        DataError: The store lost sessions while it was read, or a guard refuses the table.
+        PipelineError: Reading, preparing or writing fails; see `TraceSource.sessions`,
+            `Preparation` and `Lake.stage`.
     """
     makers = hash_makers(options, source)
     last = _open_last_table(lake, key, makers)

@@ -225,7 +225,7 @@ class TablePass:
         return {session_id: {} for session_id in copies.to_pylist()}
 
     def find_private_values(self, tasks: set[str], table: StagedTable) -> PrivateValues:
-        """Return the values in the table's rows that another trial of the task calls private.
+        """Return the values in a table's rows that another trial of the same task marks as private.
 
         Args:
             tasks: Hashes of the tasks to search.

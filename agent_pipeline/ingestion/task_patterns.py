@@ -127,7 +127,7 @@ def _simplify(pattern: str, tasks: Mapping[str, str]) -> str:
 
 
 def _name_tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
-    """Return the tasks that a pattern names, by session id, as the setting names them."""
+    """Return the tasks that a pattern finds, by session id, as the setting would apply it."""
     tasks = {}
     for session_id in ids:
         match = re.search(pattern, session_id)

@@ -42,7 +42,16 @@ class VolumeError(DataError):
         now: int,
         notes: Sequence[str] = (),
     ) -> None:
-        """Create the error; the class describes its attributes."""
+        """Create the error; the class describes its attributes.
+
+        Args:
+            asset: The table.
+            key: The partition.
+            what: The kind of the missing data.
+            before: Their number in the last run.
+            now: Their number now.
+            notes: Sentences of the reader, which may explain the loss.
+        """
         self.what, self.before, self.now = what, before, now
         sentences = [
             f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read "

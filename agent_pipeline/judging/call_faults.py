@@ -15,6 +15,10 @@ def find_call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
 
     A call is invalid if the tool does not exist, or if the tool's schema does not allow the
     arguments.
+
+    Raises:
+        jsonschema.SchemaError: The schema itself is broken.
+        referencing.exceptions.Unresolvable: The schema refers to a schema elsewhere.
     """
     import jsonschema
 

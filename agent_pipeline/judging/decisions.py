@@ -139,6 +139,19 @@ class Decisions(Sequence[CurationDecision]):
     Memory holds the bytes of each session id and 17 more bytes per session. While sessions are
     compared, memory also holds 53 bytes per session and 8 bytes per message. A session's index is
     its position in the input.
+
+    Attributes:
+        ids: (sessions,) The session ids.
+        reasons: (sessions,) uint8, the code of each session's reason.
+        duplicate_of: (sessions,) int32, the index of the kept session, or −1.
+        continued_by: (sessions,) int32, the index of the longer session, or −1.
+        authority: (sessions,) uint8, the authority of each verdict.
+        times: (sessions,) Seconds since 1970, or infinity if the time is unknown.
+        contents: (sessions,) int32, equal for sessions with equal content.
+        rank: (sessions,) int64, the position of each session in the order of the ids.
+        hashes: (beginnings,) uint64, the hashes of all sessions' beginnings, one session after
+            another.
+        hash_offsets: (sessions + 1,) int64, where the beginnings of each session start in `hashes`.
     """
 
     def __init__(self, candidates: Iterable[CurationCandidate]) -> None:

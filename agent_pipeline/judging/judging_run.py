@@ -110,7 +110,11 @@ class JudgingRun:
     def judge(
         self, sessions: Iterable[tuple[_Item, Session]]
     ) -> Iterator[tuple[_Item, JudgedSession]]:
-        """Yield every item with the verdict on its session, in order."""
+        """Yield every item with the verdict on its session, in order.
+
+        Raises:
+            SettingsError: The language model's endpoint cannot be used at all.
+        """
         unseen_labels = set(self.labels.by_id)
         waiting: deque[_WaitingSession[_Item]] = deque()
         # Without a language model, no session has to wait.

@@ -69,7 +69,11 @@ class Labels:
     partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
-        """Remove labels that may be about another agent's session, and add a note."""
+        """Remove labels that may be about another agent's session, and add a note.
+
+        Args:
+            shared: Another agent with a session of the same id, by session id.
+        """
         if not shared:
             return
         for session_id in shared:

@@ -318,6 +318,14 @@ class LlmClient:
     """A client that asks several questions at a time, in the threads of `pool`.
 
     The client is a context manager. After `FAILURES_IN_A_ROW` failures, no more questions are sent.
+
+    Attributes:
+        endpoint: The endpoint.
+        spend: The amounts spent so far.
+        counts: Number of questions that were `asked` or `cached`, and number of times of each
+            problem.
+        pool: The threads.
+        refused: The last error with which the endpoint refused a request.
     """
 
     def __init__(

@@ -90,6 +90,11 @@ def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
 
     If a session begins with several judged sessions, the longest of them counts. If several judged
     sessions are equal, the last one by id counts.
+
+    Args:
+        decisions: The decisions, which are changed.
+        authority: The authority of the judge of the shorter session. Only longer sessions whose
+            verdict has less authority are dropped.
     """
     judged = np.flatnonzero(
         (decisions.authority == authority)

@@ -43,7 +43,13 @@ class StoreVersion(msgspec.Struct, kw_only=True):
 
 
 class _Memory(msgspec.Struct):
-    """The content of the file that stores versions between checks."""
+    """The content of the file that stores versions between checks.
+
+    Attributes:
+        look: The number of the last check.
+        unchanged: The signature of the whole store, if the last check computed every version.
+        partitions: The versions by partition.
+    """
 
     look: int = 0
     unchanged: str = ""
@@ -62,7 +68,19 @@ class StoreVersions:
         seconds: float | None = None,
         after: int = 0,
     ) -> None:
-        """Start a check of a store."""
+        """Start a check of a store.
+
+        Args:
+            source: The store, opened once for all partitions.
+            lake: The lake. It has the block list (forgotten sessions do not count) and the file
+                that stores versions between checks. If the file is damaged or missing, every
+                partition is read.
+            name: The name of the store in the name of that file.
+            find_labels: Returns the path of people's labels of a partition.
+            seconds: Maximum time in seconds for computing versions. `None` means no limit.
+            after: The number of an earlier check. The number of this check is larger, even if the
+                file has been lost since then.
+        """
         self._source, self._lake, self._find_labels = source, lake, find_labels
         self._file = lake.root / "versions" / f"{name}.json"
         self._blocked = BlockList.read(lake)
@@ -144,7 +162,7 @@ class StoreVersions:
         }
 
     def is_unchanged(self, store_signature: str) -> bool:
-        """Return whether the whole store looks as it did when every version was last computed."""
+        """Return whether the store looks the same as when all versions were last computed."""
         return self._memory.unchanged == store_signature
 
     def save(self, store_signature: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Verdicts in a conversation's text (`Episode finished, reward = True`), and their removal."""
+"""Detection and removal of verdicts in a conversation (`Episode finished, reward = True`)."""
 
 import re
 from collections.abc import Sequence
@@ -37,7 +37,11 @@ class CleanedChat(NamedTuple):
 
 
 def compile_leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    """Compile the patterns for verdicts in text."""
+    """Compile the patterns for verdicts in text.
+
+    Raises:
+        SettingsError: A pattern is not a regular expression.
+    """
     try:
         return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
     except re.error as error:

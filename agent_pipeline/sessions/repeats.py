@@ -175,7 +175,13 @@ def _keep_fences(match: re.Match[str]) -> str:
 
 
 def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None) -> bool:
-    """Return whether the raw text of a call equals a given call."""
+    """Return whether the raw text of a call equals a given call.
+
+    Args:
+        match: A match of `_CALL_TEXT`.
+        name: The tool name of the call.
+        arguments: The arguments of the call, or None if they are not a JSON object.
+    """
     if match["json"]:
         fields = parse_object(match["json"])
     else:
@@ -207,7 +213,13 @@ def _is_text_of_value(text: str, value: object) -> bool:
 
 
 def make_unique_id(wanted: str, suffix: int, used_ids: set[str]) -> str:
-    """Return an id that no earlier call has, and add it to the used ids."""
+    """Return an id that no earlier call has, and add it to the used ids.
+
+    Args:
+        wanted: The preferred id. It is returned if it is unused.
+        suffix: The first number to append if the preferred id is used.
+        used_ids: The ids of the earlier calls.
+    """
     new_id = wanted
     while new_id in used_ids:
         new_id = f"{wanted}_{suffix}"

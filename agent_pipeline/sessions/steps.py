@@ -16,6 +16,16 @@ class MessageSteps:
     A model writes text, then calls, and then sees the results. Results therefore close a step, and
     the next part begins a new message. If parts hold a call together with its result (the AI SDK's
     UI messages), their calls belong to one step until a border or text follows.
+
+    Attributes:
+        role: The role of the message.
+        trained: Whether the message is trained on.
+        done: The items of the closed steps, in order.
+        thoughts: The thoughts of the open step.
+        words: The texts and media marks of the open step.
+        calls: The calls of the open step.
+        results: The results of the open step.
+        others: The items of the open step that a chat cannot hold.
     """
 
     def __init__(self, role: str, trained: bool) -> None:

@@ -65,6 +65,9 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
 
     The user's readers are the readers that the settings name in `dotted`, then the readers of entry
     points.
+
+    Raises:
+        SettingsError: A reader of the user cannot be loaded, or is not a `TraceSource`.
     """
     return (*plugin_readers(tuple(dotted)), *SOURCES)
 

@@ -1,4 +1,13 @@
-"""Sizes of the messages of an Arrow file after they are unpacked."""
+"""Sizes of the messages of an Arrow file after they are unpacked.
+
+Arrow's buffers may be packed with LZ4 or Zstandard. Each packed buffer begins with its unpacked
+size, which Arrow reserves at once. The sizes are read here before Arrow reads the file. A message
+is a Flatbuffers table, of which only these fields are looked at:
+
+    Message     1: kind of header, 2: header (a record batch, or a dictionary with one in it)
+    RecordBatch 2: buffers (offset and length in the body), 3: compression
+    Dictionary  1: record batch
+"""
 
 import struct
 from collections.abc import Iterator

@@ -1,4 +1,14 @@
-"""Sizes of the pages of a Parquet file after they are unpacked."""
+"""Sizes of the pages of a Parquet file after they are unpacked.
+
+A page states its unpacked size in its own header, and Arrow reserves that size. The file's footer
+may state less. The headers are read here before Arrow reads the pages. A page header is a struct in
+Thrift's compact protocol, of which only these fields are looked at:
+
+    PageHeader            2: unpacked bytes, 3: packed bytes, 5: data page, 7: dictionary, 8: data
+    page 2 data page, dictionary 1: number of values
+
+No library that is installed reads page headers.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -126,6 +126,10 @@ def _chunk_need(path: Path, chunk: pq.ColumnChunkMetaData) -> int:
 
     The result is the larger of the sizes that the footer and the page headers state. The footer is
     checked first, so that the pages of an honest large file are not read in vain.
+
+    Raises:
+        TooLargeError: The footer states more than is allowed.
+        ValueError: A page header is damaged.
     """
     size, values = chunk.total_uncompressed_size, chunk.num_values
     check_need(size + _BYTES_PER_VALUE * values, path.stat().st_size)
