@@ -1,6 +1,6 @@
 """The report of a comparison of methods, as it is stored in `comparison.json` and in the manifest.
 
-How the figures are computed is in `results`, and how a person reads them is in `report`.
+The figures are computed in `results`, and `report` formats them for people.
 """
 
 import msgspec
@@ -9,13 +9,13 @@ from agent_pipeline.evaluation.intervals import ReportedDifference
 
 
 class MethodFigure(msgspec.Struct, frozen=True):
-    """The mean of a figure over the trainings of a method.
+    """The mean of a figure over the training runs of a method.
 
     Attributes:
         mean: The mean over tasks and seeds.
         low: The lower end of its 95 % interval; `None` if there is no interval.
-        high: The upper end.
-        by_seed: The mean of each training.
+        high: The upper end of the interval.
+        by_seed: The mean of each training run.
     """
 
     mean: float
@@ -25,14 +25,14 @@ class MethodFigure(msgspec.Struct, frozen=True):
 
 
 class MeanCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean cost of a method's trainings.
+    """The mean cost of a method's training runs.
 
     Attributes:
-        rows: Training rows, replayed rows included.
-        tokens: Tokens of those rows, of all epochs and of all steps of a chain.
-        seconds: Seconds of training.
-        selection_seconds: Seconds of the selection of rows.
-        resumed: Whether a training was killed before, so that earlier seconds are missing.
+        rows: The number of training rows, including replayed rows.
+        tokens: The number of tokens in these rows, over all epochs and all steps of a chain.
+        seconds: The seconds of training.
+        selection_seconds: The seconds that the selection of rows took.
+        resumed: Whether a training run was killed and resumed, so that earlier seconds are missing.
     """
 
     rows: float
@@ -51,9 +51,9 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
         control: The id of its random coreset; empty if it has none.
         same_as: The id of an earlier method with the same adapters; empty if there is none.
         figures: The figures by name; `None` for a figure without samples.
-        cost: The mean cost of a training.
+        cost: The mean cost of a training run.
         adapters: The identities of the last adapters, by seed.
-        notes: What a reader should know about the trainings.
+        notes: Notes about the training runs for readers.
     """
 
     name: str
@@ -67,7 +67,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodDifference(ReportedDifference, frozen=True, kw_only=True):
-    """The difference of two methods in one figure.
+    """The difference between two methods in one figure.
 
     Attributes:
         method: The id of the method.
@@ -93,22 +93,22 @@ class RankCorrelation(msgspec.Struct, frozen=True):
 
 
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all methods, on the same turns, rows and episodes.
+    """The results of all methods on the same turns, rows and episodes.
 
     Attributes:
         partition: The agent's partition.
         split: The split that was measured.
         world: The agent's world; empty if no episodes were played.
         reference: The id of the method that the other methods are compared with.
-        seeds: The number of trainings of each method.
+        seeds: The number of training runs per method.
         turns: The number of answered turns.
         rows: The number of rows with a loss.
         episodes: The number of played episodes.
         base: The name of the base model (`model`), and its figures by name.
         methods: The results by the id of the method.
-        comparisons: The differences, whose intervals hold together.
-        rank_correlation: By figure, how it orders the methods compared with exact calls; `None` if
-            that is not known.
+        comparisons: The differences. Their intervals hold simultaneously.
+        rank_correlation: The rank correlation of each figure with exact calls over the methods;
+            `None` if it is not known.
     """
 
     partition: str
@@ -125,12 +125,12 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     rank_correlation: dict[str, RankCorrelation | None]
 
     def base_figure(self, name: str) -> float | None:
-        """Return a figure of the base model; `None` if it was not measured."""
+        """Return a figure of the base model, or `None` if it was not measured."""
         value = self.base[name]
         return None if value is None else float(value)
 
     def measured_figures(self, names: tuple[str, ...]) -> list[str]:
-        """Return the figures of these names that at least one method has."""
+        """Return those of the given names that are figures of at least one method."""
         return [
             name for name in names if any(method.figures[name] for method in self.methods.values())
         ]

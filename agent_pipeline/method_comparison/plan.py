@@ -25,11 +25,11 @@ MOST = 1000
 
 
 def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) -> dict[str, Any]:
-    """Return the parameters of the task `compare_methods`, without those of every task.
+    """Return the parameters of the task `compare_methods`, without the parameters of all tasks.
 
     Raises:
-        SettingsError: a method or a setting does not exist, or a value is wrong.
-        DataError: there are no rows to train on, or none to measure on.
+        SettingsError: A method or a setting does not exist, or a value is wrong.
+        DataError: There are no training rows, or no rows to measure on.
     """
     if not _rows(settings, key, False, config.split):
         raise DataError(

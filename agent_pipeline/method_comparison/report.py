@@ -1,4 +1,4 @@
-"""A comparison of methods for people: tables, sentences and a chart."""
+"""The report of a comparison of methods for people: tables, sentences and a chart."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +85,7 @@ def findings(report: ComparisonReport) -> Iterator[str]:
 
 
 def verdict(comparison: MethodDifference, seeds: int) -> str:
-    """Return what a difference means in words."""
+    """Return the meaning of a difference in words."""
     if seeds < 2:
         return "unknown: one seed"
     if not comparison.beyond_noise:
@@ -96,7 +96,7 @@ def verdict(comparison: MethodDifference, seeds: int) -> str:
 
 
 def figures_table(report: ComparisonReport) -> str:
-    """Return a table with one line per method, the base model first."""
+    """Return a table with one line per method. The base model comes first."""
     names = report.measured_figures(SHOWN)
     base_values = [report.base_figure(name) for name in names]
     base = ["–" if value is None else f"{value:.3f}" for value in base_values]
@@ -109,7 +109,7 @@ def figures_table(report: ComparisonReport) -> str:
 
 
 def differences_table(report: ComparisonReport) -> str:
-    """Return a table with one line per difference, and what it means."""
+    """Return a table with one line per difference and its meaning."""
     lines = [["method", "against", "figure", "difference", "interval", "tasks", "verdict"]]
     for comparison in report.comparisons:
         difference, _, interval = _difference(comparison).partition(" ")
@@ -129,7 +129,7 @@ def differences_table(report: ComparisonReport) -> str:
 
 
 def cost_table(report: ComparisonReport) -> str:
-    """Return a table with the rows, tokens and seconds of a training run, the mean over seeds."""
+    """Return a table with the rows, tokens and seconds of a training run, as means over seeds."""
     lines = [["method", "rows", "row tokens", "seconds to choose rows", "seconds to train"]]
     for name, method in report.methods.items():
         cost = method.cost
@@ -145,8 +145,8 @@ def cost_table(report: ComparisonReport) -> str:
 def chart(report: ComparisonReport, path: Path) -> None:
     """Draw one panel per figure, and write the picture to a file.
 
-    A panel has the mean of each method with its interval, each training run as a dot, and the base
-    model as a line.
+    A panel shows the mean of each method with its interval, each training run as a dot, and the
+    base model as a line.
     """
     from matplotlib.figure import Figure
 

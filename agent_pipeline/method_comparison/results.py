@@ -1,6 +1,7 @@
-"""The results of a comparison: the scores of each method, and which differences are beyond noise.
+"""The results of a comparison: each method's scores, and which differences are beyond noise.
 
-They also tell whether figures that need no decoding order the methods as exact calls do.
+The results also show whether figures that need no decoding rank the methods in the same order as
+exact calls.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,14 +48,14 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a training run cost.
+    """The cost of a training run.
 
     Attributes:
-        rows: Training rows, replayed rows included.
-        tokens: Tokens of those rows, of all epochs and of all steps of a chain.
-        seconds: Seconds of training.
-        selection_seconds: Seconds of the selection of rows.
-        resumed: Whether the run was killed before, so that earlier seconds are missing.
+        rows: The number of training rows, including replayed rows.
+        tokens: The number of tokens in these rows, over all epochs and all steps of a chain.
+        seconds: The seconds of training.
+        selection_seconds: The seconds that the selection of rows took.
+        resumed: Whether the run was killed and resumed, so that earlier seconds are missing.
     """
 
     rows: int
@@ -65,7 +66,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training run of a method, and what its model scores.
+    """One training run of a method, and the scores of its model.
 
     Attributes:
         of_pass: The model's `PASS_FIGURES`.
@@ -88,7 +89,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(NamedTuple):
-    """What a turn, row or episode of a task scores, and its weight."""
+    """The score of a turn, row or episode, its task, and its weight."""
 
     task: str
     value: float
@@ -130,7 +131,7 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """The conditions of the measurement.
 
     Attributes:
         partition: The agent's partition.
@@ -148,13 +149,14 @@ def compared(
 ) -> ComparisonReport:
     """Return the report of a comparison.
 
-    Each method is compared with the reference, and each method that selects rows with its random
-    coreset. The intervals of one figure hold together with 95 % (Bonferroni).
+    Each method is compared with the reference. Each method that selects rows is also compared with
+    its random coreset. The intervals of one figure hold simultaneously with 95 % confidence
+    (Bonferroni).
 
     Args:
         methods: The methods, in the order of the report.
-        runs: The trainings of all methods.
-        measured: What was measured.
+        runs: The training runs of all methods.
+        measured: The conditions of the measurement.
     """
     by_method = {method.id: [run for run in runs if run.method == method.id] for method in methods}
     adapters = {name: tuple(run.adapter for run in value) for name, value in by_method.items()}
@@ -228,10 +230,10 @@ def compared(
 def rank_correlation(
     figures: Mapping[str, Mapping[str, MethodFigure | None]],
 ) -> dict[str, RankCorrelation | None]:
-    """Return Spearman's rank correlation over methods of exact calls with cheaper figures.
+    """Return Spearman's rank correlation between exact calls and cheaper figures, over the methods.
 
-    The cheaper figures are `PASS_FIGURES` and the held-out loss. A correlation is None with fewer
-    than four methods, or if all methods are alike.
+    The cheaper figures are `PASS_FIGURES` and the held-out loss. A correlation is None if there are
+    fewer than four methods or if all methods have equal values.
     """
     from scipy.stats import spearmanr
 
@@ -250,16 +252,16 @@ def rank_correlation(
 
 
 def better(comparison: MethodDifference) -> bool:
-    """Return whether a difference is an improvement, whether noise explains it or not."""
+    """Return whether a difference is an improvement, even if noise may explain it."""
     return (comparison.difference < 0) is (comparison.figure in LESS_IS_BETTER)
 
 
 def _difference(
     left: Sequence[Run], right: Sequence[Run], figure: str, error: float
 ) -> Difference | None:
-    """Return the difference of two methods over what both were asked, run by run.
+    """Return the difference between two methods over the samples of both, run by run.
 
-    Losses of different base models do not compare.
+    Losses of different base models cannot be compared.
 
     Args:
         left: The runs of one method.
@@ -300,10 +302,10 @@ def _figure(runs: Sequence[Run], figure: str) -> MethodFigure | None:
 def _crossed(
     samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None
 ) -> Difference | None:
-    """Return the mean difference of samples, for other tasks and other seeds.
+    """Return the mean difference of samples. Its interval holds for other tasks and other seeds.
 
     Args:
-        samples: The seed, what the sample scores, and the value it is compared with.
+        samples: The seed, the score of the sample, and the value that it is compared with.
         error: The error rate of the interval.
         bounds: The bounds of the difference, if it has any.
     """

@@ -1,7 +1,7 @@
 """The task `compare_methods`, which trains and measures methods with the tasks of a nightly run.
 
-An adapter or a measurement that exists already is reused. No pointer of a nightly run moves: the
-adapters of a comparison become neither latest nor champion.
+An adapter or a measurement that already exists is reused. The pointers of nightly runs do not move:
+an adapter of a comparison becomes neither the latest adapter nor the champion.
 """
 
 import gc
@@ -49,11 +49,11 @@ __all__ = ["TASKS", "compare_methods"]
 
 
 class CompareMethodsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `compare_methods`.
+    """The parameters of the task `compare_methods`.
 
     Attributes:
         methods: The methods, each with all its settings.
-        seeds: How many seeds each method is trained with.
+        seeds: The number of seeds with which each method is trained.
         held_out: The split whose turns and tasks are measured.
         evaluation: The options of `evaluation`.
         episodes: The options of `episodes`.
@@ -70,13 +70,13 @@ class CompareMethodsParams(TaskParams, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass
 class TrainedMethod:
-    """One training of a method, with the artifacts that exist so far.
+    """A training run of a method, with the artifacts that exist so far.
 
     Attributes:
         params: The partition, and whether the method trains on the rows of several agents.
-        artifacts: Every artifact of the training, in the order in which they were made.
+        artifacts: Every artifact of the training run, in the order in which they were made.
         adapters: The adapters of the steps that trained something.
-        notes: What a reader of the report should know about the training.
+        notes: Notes about the training run for readers of the report.
     """
 
     params: RowsParams
@@ -85,7 +85,7 @@ class TrainedMethod:
     notes: list[str] = field(default_factory=list)
 
     def add(self, asset: str, result: Result) -> Artifact:
-        """Find the artifact of a task's result, and keep it."""
+        """Find the artifact of a task's result, and add it."""
         artifact = self.params.find_artifact(ArtifactReference(asset, result["identity"]))
         self.artifacts.append(artifact)
         return artifact
@@ -93,9 +93,9 @@ class TrainedMethod:
 
 @task(7, CompareMethodsParams, MODELS)
 def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -> Result:
-    """Train each method with several seeds, measure all of them alike, and write a report.
+    """Train each method with several seeds, measure all methods equally, and write a report.
 
-    A comparison that was killed resumes at the training that it had reached.
+    If a comparison is killed, the next call resumes it at the training run that was interrupted.
     """
     runs: list[Run] = []
     artifacts: dict[str, Artifact] = {}
@@ -108,7 +108,7 @@ def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -
         )
         runs.append(run)
         artifacts |= {artifact.identity: artifact for artifact in run_artifacts}
-        # A trainer and its model refer to each other, so only the collector frees them.
+        # A trainer and its model refer to each other, so only the garbage collector frees them.
         gc.collect()
     made_from = {
         "methods": [_hashed_method(method) for method in params.methods],
@@ -140,7 +140,7 @@ def _labelled(progress: Progress, label: str) -> Progress:
 
 
 def _hashed_method(method: Method) -> Mapping[str, Any]:
-    """Return a method as it enters an identity, with the names that are hashed."""
+    """Return a method in the form that enters an identity, with the names that are hashed."""
     values: dict[str, Any] = msgspec.to_builtins(method)
     values["assets"] = {
         asset: ASSETS[asset].with_hashed_names(settings)
@@ -162,11 +162,11 @@ def _train_and_measure(
         params: The parameters of the comparison.
         method: The method with all its settings.
         seed: A number that is added to the seed of each step.
-        progress: Called as the work goes on.
+        progress: A callback that reports progress.
         base_passes: A cache of the base model's scores.
 
     Returns:
-        The run for the report, and the artifacts that it consists of.
+        The run for the report, and its artifacts.
     """
     trained = TrainedMethod(params.for_task(RowsParams, mix=method.mix, fresh=""))
     settings = {
@@ -260,7 +260,7 @@ def _train_further_step(
 
 
 def _cost(coreset: Artifact, adapters: list[Artifact]) -> Cost:
-    """Return what a training cost: rows, tokens and seconds, from the reports of its artifacts."""
+    """Return the rows, tokens and seconds of a training run, from the reports of its artifacts."""
     reports = [read_training_report(adapter) for adapter in adapters]
     replayed = reports[0].replay["trained"] if reports[0].replay else 0
     return Cost(

@@ -1,13 +1,11 @@
-"""Whether a candidate replaces the champion, and what follows from a decision.
+"""The promotion of candidates: the decision about a new champion, and serving.
 
-This room changes when other models may be served:
-
-- the metric that must gain: `deciding_metric`; the rules: `rules`; their limits: `policy`; the
-  chance of an error: `error_budget`;
-- who may promote: `approval`; the new champion's probation: `probation`;
-- what is compared: `comparison`, `stored_scores`, `sanity_questions`, `verified_verdicts`,
-  `decision_facts`;
-- the run of a night: `nightly_decision`; its record: `decision`, `ledger`; its words and page:
-  `decision_wording`, `decision_page`, `next_steps`;
-- what is served: `champions`, `hub`, `mlflow_runs`, `own_models`.
+- The rules of a decision: `rules`, their limits (`policy`), the metric that must improve
+  (`deciding_metric`) and the yearly error budget (`error_budget`).
+- The approval of a promotion: `approval`, and the probation of a new champion (`probation`).
+- The inputs of a decision: `comparison`, `stored_scores`, `sanity_questions`, `verified_verdicts`
+  and `decision_facts`.
+- The nightly run of a decision: `nightly_decision`, and its record (`decision`, `ledger`).
+- The texts of a decision: `decision_wording`, `decision_page` and `next_steps`.
+- Serving: `champions`, `hub`, `mlflow_runs` and `own_models`.
 """

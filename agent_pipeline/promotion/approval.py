@@ -1,7 +1,7 @@
-"""Who may promote: a decision by itself, or only a person.
+"""The approval of promotions: whether only a person may promote a candidate.
 
-A person can promote any export, by `agent-pipeline promote` or the job `promote`. This module says
-when a candidate that wins becomes the champion without a person.
+A person can promote any export with `agent-pipeline promote` or the job `promote`. This module
+decides when a winning candidate becomes the champion without a person.
 """
 
 from typing import Literal
@@ -25,7 +25,9 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
 
 Approver = Literal["auto", "person"]
-"""The setting `champion.approve`: `auto` promotes a candidate that wins, `person` waits for one."""
+"""The setting `champion.approve`: with `auto`, a winning candidate is promoted; with `person`, it
+waits for a person.
+"""
 
 
 def may_promote_itself(
@@ -36,14 +38,14 @@ def may_promote_itself(
     verdicts: VerdictCounts,
     approve: Approver,
 ) -> bool:
-    """Return whether a candidate becomes the champion without a person if it wins.
+    """Return whether a winning candidate becomes the champion without a person.
 
     Args:
         lake: The lake.
         key: The partition.
         candidate: The candidate, an export.
         scores: The candidate's scores.
-        verdicts: The verdicts on the sessions that the candidate was trained on.
+        verdicts: The verdicts on the candidate's training sessions.
         approve: The setting `champion.approve`.
     """
     return approve == "auto" and not needs_a_person(lake, key, candidate, scores, verdicts)
@@ -54,19 +56,21 @@ def needs_a_person(
 ) -> bool:
     """Return whether only a person may promote a candidate.
 
-    - Nobody verified a session that the candidate was trained on. The rules hold such a candidate
-      back, but a decision of an older version in the ledger did not look at verdicts.
+    Each of these reasons is enough:
+
+    - Nobody verified one of the candidate's training sessions. The rules hold such a candidate
+      back, but decisions of older versions in the ledger did not check this.
     - The candidate was the champion before. The next run must not undo a rollback.
     - A person holds the candidate back.
     - The candidate's harm was not measured: it played no episode in a world, or the world does not
-      tell in every episode whether the model did harm.
+      report for every episode whether the model did harm.
 
     Args:
         lake: The lake.
         key: The partition.
         candidate: The candidate, an export.
         scores: The candidate's scores.
-        verdicts: The verdicts on the sessions that the candidate was trained on.
+        verdicts: The verdicts on the candidate's training sessions.
     """
     was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
     return (
@@ -79,12 +83,13 @@ def needs_a_person(
 
 
 def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> LedgerEntry:
-    """Write into the ledger that a person holds an export back, so that it does not promote itself.
+    """Record in the ledger that a person holds an export back, so that it cannot promote itself.
 
     Args:
         lake: The lake.
         key: The partition.
-        identity: The first digits of the export's or its adapter's identity; empty for the latest.
+        identity: The first digits of the identity of the export or of its adapter; empty for the
+            latest export.
         why: The person's reason.
 
     Raises:

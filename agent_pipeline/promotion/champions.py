@@ -1,4 +1,7 @@
-"""What is served: the champion, or nothing. A person or a decision moves the champion, and only a person rolls back by hand."""
+"""The champion of a partition: how it is served, promoted and rolled back.
+
+A person or a decision moves the champion. Only a person rolls back by hand.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,14 +44,15 @@ SERVING = "serving"
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What `serve` did.
+    """The result of `serve`.
 
     Attributes:
-        artifact: the artifact of the asset `serving`.
-        champion: the export that is served; `None` if the partition has no champion, and so nothing is served.
-        folder: the partition's folder, which servers read.
-        unfit: what the champion's episodes and the last decision on it say against it.
-        messages: what a person should read.
+        artifact: The artifact of the asset `serving`.
+        champion: The export that is served; `None` if the partition has no champion, so that
+            nothing is served.
+        folder: The partition's folder, which servers read.
+        unfit: Objections to the champion from its episodes and from the last decision on it.
+        messages: Messages for a person.
     """
 
     artifact: Artifact
@@ -67,24 +71,33 @@ def serve(
     hub: str = "",
     redactor: Redactor | None = None,
 ) -> Serving:
-    """Put a partition's champion into the folder that servers read, or empty the folder if there is no champion.
+    """Put a partition's champion into the folder that servers read, or empty the folder if there is
+    no champion.
 
-    Only a champion is ever served. An export that was held back, rejected or never measured is not a champion, unless a person promoted it.
+    Only a champion is ever served. An export that was held back, rejected or never measured is not
+    a champion unless a person promoted it.
 
     Args:
-        name: the model's name in Ollama; empty: the partition's.
-        ollama: whether to create the champion in Ollama.
-        server: the URL of a running llama-server that reads the folder's preset.
-        hub: a repository of the Hugging Face hub to push the champion to.
-        redactor: what is private. Nothing private may be in the texts that are served and pushed. `None`: they are not searched.
+        lake: The lake.
+        key: The partition.
+        name: The model's name in Ollama; empty for the partition's name.
+        ollama: Whether to create the champion in Ollama.
+        server: The URL of a running llama-server that reads the folder's preset.
+        hub: The repository of the Hugging Face hub to which the champion is pushed.
+        redactor: The redactor that finds private values in the texts that are served and pushed.
+            With `None`, the texts are not searched.
 
     Raises:
-        PrivateDataError: something private is in a text that would be served or pushed; what was served before stays served.
-        ExportError: Ollama refused the model, or renders other prompts than it was trained on; or the hub refused it.
-        DataError: the champion's files are gone. Others as `serving_folder.served_form`.
+        PrivateDataError: A text that would be served or pushed contains private data. The model
+            that was served before stays served.
+        ExportError: Ollama refused the model or renders other prompts than training did, the hub
+            refused it, or the base model cannot be converted.
+        DataError: The champion's files do not exist anymore.
+        ModelError: The base model cannot be loaded.
     """
     folder = partition_folder(lake, key)
-    # A run and a person may serve at the same time. The second one waits, and serves what the champion is by then.
+    # A run and a person may serve at the same time. The second one waits and then serves the
+    # current champion.
     with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
         champion = lake.champion(EXPORT, key)
         if champion is None:
@@ -134,7 +147,7 @@ def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> N
 
 
 def _served_files(champion: Artifact, adapters: Sequence[Artifact]) -> dict[str, Path]:
-    """Return the files of an export, and those of its adapter, that are served or pushed."""
+    """Return the files of an export and of its adapter that are served or pushed."""
     files = {path.name: path for path in champion.path.glob("*") if path.suffix in (".gguf", "")}
     for name in PEFT if adapters else ():
         files[name] = adapters[-1].path / name
@@ -142,7 +155,7 @@ def _served_files(champion: Artifact, adapters: Sequence[Artifact]) -> dict[str,
 
 
 def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
-    """Empty the folder of a partition without a champion. Return what to tell a person."""
+    """Empty the folder of a partition without a champion. Return messages for a person."""
     content = read_folder(lake, key)
     messages = [
         f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"
@@ -163,7 +176,9 @@ def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
 
 
 def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
-    """Say which command promotes an export (by default the latest), and what the last decision on it was."""
+    """Return a sentence with the last decision on an export (by default the latest export) and the
+    command that promotes it.
+    """
     latest = lake.pointers(EXPORT, key).latest
     export = identity or latest
     if not export:
@@ -179,15 +194,12 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
 
 
 def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> list[str]:
-    """Create a served model in Ollama.
+    """Create a served model in Ollama, and return messages for a person.
 
     Args:
         name: The model's name in Ollama.
         folder: The served folder.
-        adapters: The adapters of the chain.
-
-    Returns:
-        What to tell a person.
+        adapters: The chain of adapters.
     """
     if not (folder / MODELFILE).is_file():
         return [
@@ -214,14 +226,17 @@ def _write_model_card(lake: Lake, champion: Artifact, adapters: Sequence[Artifac
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
-    """Serve a partition's champion now, without a run; `settings` and errors are those of `serve`. Returns what there is to say."""
+    """Serve a partition's champion immediately, without a run, and return messages for a person.
+
+    `settings` are the arguments of `serve`, and the errors are those of `serve`.
+    """
     serving = serve(lake, key, **settings)
     lake.set_latest(serving.artifact, why="the champion moved")
     return serving.messages
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
-    """What its episodes and the last decision on it speak against an export."""
+    """Return the objections to an export from its episodes and from the last decision on it."""
     played = own_episodes(lake, key, export.identity)
     against = list(read_episode_report(played).against) if played else []
     decisions = [
@@ -229,7 +244,8 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
         for record in open_ledger(lake, key).records()
         if record.candidate == export.identity
     ]
-    # What a person holds back may have been rejected before: holding it does not make it fit.
+    # An export that a person holds back may have been rejected before. Holding it back does not
+    # make it fit.
     measured = [
         decision
         for decision in decisions
@@ -243,10 +259,11 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
-    """Return the last episodes that the very export with this identity played, whatever other exports played since.
+    """Return the last episodes that this export played, even if other exports have played since.
 
     Raises:
-        DamageError: an episodes artifact of the history is damaged, so that it may be the one.
+        DamageError: An episodes artifact in the history is damaged, so it may be the one that is
+            searched.
     """
     identities = dict.fromkeys(
         entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest
@@ -269,13 +286,23 @@ def promote(
     why: str = "",
     redactor: Redactor | None = None,
 ) -> Entry:
-    """Make an export the champion: the latest, or the one whose identity, or whose adapter's, begins with `identity`.
+    """Make an export the champion.
 
-    Nothing that `redactor` calls private may be in its texts. Without a redactor they are not searched.
+    If `redactor` finds private data in the texts of the export, it is not promoted. Without a
+    redactor, the texts are not searched.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        identity: The first digits of the identity of the export or of its adapter; empty for the
+            latest export.
+        why: The person's reason.
+        redactor: The redactor that finds private values.
 
     Raises:
-        DataError: there is no such export, or more than one; or the pointers moved meanwhile.
-        PrivateDataError: something private is in a text of the export, so it cannot be served.
+        DataError: No export or more than one export matches, or the pointers moved in the meantime.
+        PrivateDataError: A text of the export contains private data, so the export cannot be
+            served.
     """
     seen = lake.pointers(EXPORT, key)
     export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
@@ -285,13 +312,21 @@ def promote(
 
 
 def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
-    """Make an earlier champion the champion again: the one before, or the one of the history's entry `to`.
+    """Make an earlier champion the champion again: the previous champion, or the champion of the
+    history's entry `to`.
 
-    A champion that was rolled back does not count as an earlier champion: a second rollback goes further back. But if the last rollback
-    was killed before its champion was served (`interrupted_rollback`), this call moves nothing, so that it can be repeated safely.
+    A champion that was rolled back does not count as an earlier champion, so a second rollback goes
+    further back. If the last rollback was killed before its champion was served
+    (`interrupted_rollback`), this call moves nothing. It can therefore be repeated safely.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        to: The entry of the history; None for the previous champion.
+        why: The person's reason.
 
     Raises:
-        DataError: there was no earlier champion, or its files are gone.
+        DataError: There is no earlier champion, or its files do not exist anymore.
     """
     history = lake.history(EXPORT, key)
     state = history[-1] if history else Entry()
@@ -316,7 +351,9 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
 
 
 def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
-    """Return the last move of the champion if it is a rollback that was killed before `complete_move`, and `None` otherwise."""
+    """Return the last move of the champion if it is a rollback that was killed before
+    `complete_move`. Otherwise return `None`.
+    """
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     if not moves or moves[-1].command != "rollback":
         return None
@@ -325,7 +362,9 @@ def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
 
 
 def complete_move(lake: Lake, key: PartitionKey) -> None:
-    """Write that the last move of the champion was carried out: it is served, and whoever moved it was told."""
+    """Record that the last move of the champion is complete: the champion is served, and the result
+    was reported.
+    """
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
 
     def record(number: int) -> CompletedMove | None:
@@ -338,9 +377,11 @@ def complete_move(lake: Lake, key: PartitionKey) -> None:
 
 
 def serving_difference(lake: Lake, key: PartitionKey) -> str:
-    """Say how this machine's served folder differs from the champion; an empty text if it does not.
+    """Return a sentence that says how this machine's served folder differs from the champion, or an
+    empty text if it does not.
 
-    A folder of a bucket's lake that does not exist is no difference: this machine may not be the one that serves.
+    If the lake is in a bucket, a missing folder is not a difference, because another machine may be
+    serving.
     """
     champion, content = lake.pointers(EXPORT, key).champion, read_folder(lake, key)
     if content.identity == (champion or "")[:16] and content.files == bool(champion):
@@ -364,13 +405,17 @@ def serving_difference(lake: Lake, key: PartitionKey) -> str:
 
 
 def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
-    """The pointers of each partition that has an export."""
+    """Yield each partition that has an export, and its pointers."""
     for key in lake.partitions("models", EXPORT):
         yield key, lake.pointers(EXPORT, key)
 
 
 def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
-    """The export whose identity, or whose adapter's, begins with `identity`. Raises DataError where there is none, or more than one."""
+    """Return the export whose identity, or whose adapter's identity, begins with `identity`.
+
+    Raises:
+        DataError: No export or more than one export matches.
+    """
     every = lake.finished(EXPORT, key)
     matching = [
         export

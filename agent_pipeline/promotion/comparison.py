@@ -1,4 +1,6 @@
-"""What a candidate is compared on: the parameters of the task `compare`, and the artifacts it made.
+"""The task `compare`: its parameters, and the artifacts that it made.
+
+The task compares a candidate with the champion.
 
 The scores in these artifacts are read by `stored_scores`.
 """
@@ -21,7 +23,9 @@ from agent_pipeline.training.chain import find_trained_adapters
 
 
 class CompareResult(TypedDict, total=False):
-    """The result of the task `compare`: identities of artifacts, `None` for what does not exist.
+    """The result of the task `compare`.
+
+    Each attribute is the identity of an artifact, or `None` if the artifact does not exist.
 
     Attributes:
         candidate: The candidate's evaluation on the split `select`.
@@ -29,7 +33,7 @@ class CompareResult(TypedDict, total=False):
         champion_on_test: The champion's evaluation on the split `test`.
         champion_episodes: The champion's episodes.
         sanity_questions: The answers to the sanity questions.
-        same_base: Whether both models were trained from one base model.
+        same_base: Whether both models were trained from the same base model.
     """
 
     candidate: str | None
@@ -42,16 +46,16 @@ class CompareResult(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The artifacts that a decision is made from, as pairs of the candidate's and the champion's.
+    """The artifacts for a decision, as pairs: the candidate's artifact and the champion's.
 
-    Without a champion, its part of each pair is `None`, and the baseline is the base model.
+    Without a champion, the second part of each pair is `None`, and the baseline is the base model.
 
     Attributes:
         select: The evaluations on the split `select`.
         test: The evaluations on the split `test`.
         episodes: The episodes.
         sanity_answers: The answers to the sanity questions.
-        same_base: Whether both models were trained from one base model.
+        same_base: Whether both models were trained from the same base model.
     """
 
     select: ArtifactPair
@@ -71,8 +75,8 @@ def make_compare_params(
 ) -> dict[str, object]:
     """Return the parameters of the task `compare`.
 
-    The champion is scored with the settings of the candidate's evaluation, and plays the episodes
-    that the candidate played.
+    The champion is scored with the settings of the candidate's evaluation, and it plays the same
+    episodes as the candidate.
 
     Args:
         lake: The lake.
@@ -83,8 +87,9 @@ def make_compare_params(
         world: The agent's world, `package.module:Class`; empty if it has none.
 
     Raises:
-        DataError: The evaluation is of another adapter than the candidate or of an older version,
-            the candidate has not played in the agent's world, or the champion's adapter is gone.
+        DataError: The evaluation belongs to another adapter than the candidate's, or an older
+            version wrote it, the candidate has not played in the agent's world, or the champion's
+            adapter does not exist anymore.
     """
     read_text(evaluation, ROW_LOSSES)
     adapter = evaluation.manifest["made_from"]["adapter"]
@@ -121,7 +126,7 @@ def make_compare_params(
 def read_comparison(
     lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: CompareResult
 ) -> Comparison:
-    """Return the artifacts that the task `compare` made, with those of the candidate.
+    """Return the artifacts that the task `compare` made, together with the candidate's artifacts.
 
     Args:
         lake: The lake.
@@ -131,7 +136,7 @@ def read_comparison(
         result: The result of the task `compare`.
 
     Raises:
-        DataError: An artifact is gone.
+        DataError: An artifact does not exist anymore.
     """
 
     def find(asset: str, identity: str | None) -> Artifact | None:
@@ -163,7 +168,7 @@ def adapter_of_export(lake: Lake, key: PartitionKey, export: Artifact) -> Artifa
     """Return the adapter that an export was made from.
 
     Raises:
-        DataError: The adapter is gone.
+        DataError: The adapter does not exist anymore.
     """
     return _find_adapter(lake, key, export.manifest["made_from"]["adapter"])
 

@@ -1,9 +1,9 @@
-"""The metric that decides: how often a model does the right thing, with and without a call.
+"""The deciding metric: how often a model does the right thing, with and without a call.
 
-The metric is the mean of two shares: of the turns with a call, those that the model gets exactly
-right; of the turns without a call, those that it answers rightly without calling. A model that
-always calls, or never calls, gets half of it at most. What must not get worse meanwhile is in
-`rules`.
+The metric is the mean of two shares. The first is the share of turns with an expected call at which
+the model makes exactly the right call. The second is the share of turns without an expected call at
+which the model answers rightly without a call. A model that always calls, or never calls, reaches
+at most one half. The figures that must not become worse are in `rules`.
 """
 
 from collections.abc import Collection
@@ -20,10 +20,10 @@ def measure_gain(
     Args:
         candidate: The candidate's scores.
         baseline: The scores of the champion or the base model on the same turns.
-        tasks: The tasks to measure on; `None` means all.
+        tasks: The tasks to measure on; `None` for all tasks.
 
     Returns:
-        The difference, or `None` if there is no turn.
+        The difference, or `None` if there are no turns.
     """
     turn_pairs = [
         (candidate_turn, baseline_turn)
@@ -40,7 +40,7 @@ def measure_gain(
 
 
 def measure_model(scores: Scores, tasks: Collection[str] | None = None) -> float:
-    """Return the deciding metric of one model, on all tasks or on these."""
+    """Return the deciding metric of one model, on all tasks or only on the given tasks."""
     turns = [turn for turn in scores.turns if tasks is None or turn.task in tasks]
     shares = []
     for expects_call in (True, False):

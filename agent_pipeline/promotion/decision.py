@@ -1,8 +1,8 @@
-"""The types of a decision: what goes into it besides the scores, and what comes out.
+"""The types of a decision: its inputs besides the scores, and its result.
 
-Decisions are stored in the ledger. Attributes and reasons that were renamed keep their first
-names there, so that ledgers of all versions are read. The rules are in `rules`, the sentences that
-explain a reason in `decision_wording`.
+Decisions are stored in the ledger. Attributes and reasons that were renamed keep their first names
+there, so that ledgers of all versions can be read. The rules are in `rules`, and the sentences that
+explain the reasons are in `decision_wording`.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ Outcome = Literal["promote", "hold", "reject", "cannot decide", "keep", "roll ba
 
 
 class SanityAnswer(msgspec.Struct, frozen=True):
-    """The answers of base model and candidate to one sanity question.
+    """The answers of the base model and the candidate to one sanity question.
 
     Attributes:
         question: The question, or the name of a turn of another partition.
@@ -36,11 +36,11 @@ class SanityAnswer(msgspec.Struct, frozen=True):
 
 
 class VerifiedVerdicts(msgspec.Struct, frozen=True):
-    """A count of the verdicts on the sessions that a candidate was trained on.
+    """The numbers of verdicts on a candidate's training sessions.
 
     Attributes:
-        verified: The verdicts by a person, a score or a judge.
-        total: All verdicts; 0 if it is not known who judged the sessions.
+        verified: The number of verdicts by a person, a score or a judge.
+        total: The number of all verdicts; 0 if it is not known who judged the sessions.
     """
 
     verified: int
@@ -48,19 +48,19 @@ class VerifiedVerdicts(msgspec.Struct, frozen=True):
 
 
 class DecisionFacts(msgspec.Struct, frozen=True):
-    """What the rules look at besides the scores of both models.
+    """The inputs of the rules besides the scores of both models.
 
     Attributes:
-        earlier_decisions: The decisions of this year on the partition.
+        earlier_decisions: The number of decisions on the partition in this year.
         is_first_champion: Whether there is no champion yet, so that the baseline is the base model.
-        share_turned_bad: Of the sessions that the champion was trained on, the share whose verdict
-            is "bad" now.
+        share_turned_bad: The share of the champion's training sessions whose verdict is now "bad".
         newer_tasks: The tasks whose sessions all began after the champion was trained.
         sanity_answers: The answers to the sanity questions.
-        worse_than_base: What the candidate's episodes show it does less than its base model.
-        without_end: That too many of the candidate's episodes have no end.
-        unverified: The verdicts on the training sessions, if not all are verified; `None` if all
-            are.
+        worse_than_base: Sentences about episodes in which the candidate does less than its base
+            model.
+        without_end: Sentences about too many episodes of the candidate that were cut off.
+        unverified: The verdicts on the training sessions if at least one is not verified; otherwise
+            `None`.
         unverified_tasks: The number of deciding tasks with a session that nobody verified.
     """
 
@@ -76,7 +76,7 @@ class DecisionFacts(msgspec.Struct, frozen=True):
 
 
 class ReasonKind(StrEnum):
-    """A rule that gives reasons. The values are stored in ledgers and never change."""
+    """The kinds of reasons for an outcome. The values are stored in ledgers and never change."""
 
     GAIN = "gain"
     NO_GAIN = "no gain"
@@ -111,12 +111,12 @@ class DecisionReason(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):
     """One reason for an outcome.
 
     Attributes:
-        kind: The rule that gives the reason.
-        name: The figure that the rule looked at.
-        against: The outcome that the reason is for.
+        kind: The kind of the reason.
+        name: The name of the figure that the rule checked.
+        against: The outcome that the reason leads to.
         candidate: The candidate's value.
-        baseline: The baseline's value; `None` if the rule compares with no baseline.
-        limit: The limit of the rule; `None` if it has none.
+        baseline: The baseline's value; `None` if the rule does not compare with a baseline.
+        limit: The limit of the rule; `None` if there is no limit.
     """
 
     kind: ReasonKind
@@ -128,18 +128,18 @@ class DecisionReason(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):
 
 
 class Figure(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):
-    """A mean of both models, and their difference.
+    """The means of both models in one figure, and their difference.
 
     Attributes:
-        name: What is measured.
+        name: The name of the figure.
         candidate: The candidate's mean.
         baseline: The mean of the champion, or of the base model if there is no champion.
-        difference: Candidate − baseline.
+        difference: The difference candidate − baseline.
         low: The lower end of the difference's 95 % interval over tasks.
-        high: The upper end.
-        samples: The turns, rows or episodes that were compared.
+        high: The upper end of the interval.
+        samples: The number of compared turns, rows or episodes.
         tasks: The number of their tasks.
-        visible: The smallest gain that this decision could have seen.
+        visible: The smallest gain that this decision could have detected.
     """
 
     name: str
@@ -159,16 +159,16 @@ class Decision(
     """A decision on a candidate, or the result of a probation check.
 
     Attributes:
-        outcome: What was decided.
-        p_value: The chance of such a gain between two equally good models; `None` if nothing was
-            tested.
-        allowed_error: What this decision might spend of the yearly error budget.
-        more_tasks: The tasks that are missing to see the gain that is sought.
-        figures: The measured figures; the figure that decides comes first.
-        reasons: The reasons; those for the outcome come first.
-        tasks: The held-out tasks that were compared; 0 in decisions of older versions.
-        needed_tasks: The tasks needed to see the gain that is sought; 0 in decisions of older
-            versions.
+        outcome: The outcome.
+        p_value: The probability of such a gain between two equally good models; `None` if nothing
+            was tested.
+        allowed_error: The part of the yearly error budget that this decision may use.
+        more_tasks: The number of additional tasks that are needed to detect the sought gain.
+        figures: The measured figures. The deciding figure comes first.
+        reasons: The reasons. The reasons for the outcome come first.
+        tasks: The number of compared held-out tasks; 0 in decisions of older versions.
+        needed_tasks: The number of tasks that are needed to detect the sought gain; 0 in decisions
+            of older versions.
     """
 
     outcome: Outcome

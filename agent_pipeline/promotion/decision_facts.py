@@ -1,4 +1,4 @@
-"""The facts of a decision besides the scores: verdicts, newer tasks, the candidate's episodes."""
+"""The inputs of a decision besides the scores, such as verdicts and newer tasks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,19 +39,19 @@ def collect_facts(
     compared: Comparison,
     verdicts: VerdictCounts,
 ) -> DecisionFacts:
-    """Return everything that the rules look at besides the scores.
+    """Return all inputs of the rules besides the scores.
 
-    The number of earlier decisions is missing: it is counted when the ledger is written.
+    The number of earlier decisions is not included. It is counted when the ledger is written.
 
     Args:
         lake: The lake.
         key: The partition.
         champion: The champion, if there is one.
         compared: The artifacts of both models.
-        verdicts: The verdicts on the sessions that the candidate was trained on.
+        verdicts: The verdicts on the candidate's training sessions.
 
     Raises:
-        DataError: A table is damaged or of an older version.
+        DataError: A table is damaged, or an older version wrote it.
     """
     facts = collect_facts_since(lake, key, champion)
     episodes = read_episode_report(compared.episodes[0]) if compared.episodes[0] else None
@@ -69,10 +69,10 @@ def collect_facts(
 
 
 def collect_facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> DecisionFacts:
-    """Return what became of verdicts and tasks since a champion's adapter was trained.
+    """Return the changed verdicts and the newer tasks since a champion's adapter was trained.
 
     Raises:
-        DataError: A table is damaged or of an older version.
+        DataError: A table is damaged, or an older version wrote it.
     """
     if champion is None:
         return DecisionFacts(is_first_champion=True)
@@ -84,7 +84,7 @@ def collect_facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None
 
 
 def _share_turned_bad(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact]) -> float:
-    """Return the share of the training sessions that are judged bad now.
+    """Return the share of the training sessions whose verdict is now bad.
 
     Only sessions that are still in the store count. With fewer than `MIN_COUNT_TO_COMPARE` such
     sessions, the share is 0.
@@ -104,7 +104,7 @@ def _share_turned_bad(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact
 
 
 def _find_newer_tasks(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact]) -> set[str]:
-    """Return the tasks of the split `select` whose sessions all began after the last training.
+    """Return the tasks of the split `select` whose sessions all began after the last training run.
 
     Sessions without a time count as older.
     """

@@ -1,7 +1,7 @@
 """The page of a decision: an artifact of the asset `champion` that a person opens in a browser.
 
-Here, the parts of the page are collected from what was compared. How a page is drawn is in
-`reports.page`, and the sentences are in `decision_wording`.
+This module collects the parts of the page from the compared artifacts. `reports.page` renders the
+page, and the sentences are in `decision_wording`.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def write_decision_page(
 ) -> Artifact:
     """Write the page of a decision, and return its artifact.
 
-    The manifest names the sessions that the page shows, so that `forget` finds the page.
+    The manifest names the sessions on the page, so that `forget` can find the page.
 
     Args:
         lake: The lake.
@@ -72,7 +72,7 @@ def write_decision_page(
         entry: The decision's entry in the ledger.
 
     Raises:
-        DataError: A file of what was compared is gone.
+        DataError: A file of a compared artifact does not exist anymore.
     """
     shown = [
         artifact
@@ -116,7 +116,7 @@ def _make_page(
     compared: Comparison,
     entry: LedgerEntry,
 ) -> Page:
-    """Return the parts of the page. The arguments are those of `write_decision_page`."""
+    """Return the content of the page. The arguments are those of `write_decision_page`."""
     decision, baseline = entry.decision, "champion" if champion else "base"
     splits = [
         split
@@ -211,7 +211,7 @@ def _describe_answer(is_good: bool, text: str) -> str:
 
 
 def _count_sanity_questions(answers: tuple[SanityAnswer, ...]) -> str:
-    """Return how many sanity questions of each group were asked."""
+    """Return the number of sanity questions per group."""
     counts = Counter(answer.group for answer in answers)
     parts = [f"{count} {group.removeprefix(SANITY_PREFIX)}" for group, count in counts.items()]
     if not counts[OTHER_AGENTS_TURNS]:
@@ -223,7 +223,7 @@ def _count_sanity_questions(answers: tuple[SanityAnswer, ...]) -> str:
 
 
 def _make_split(name: str, candidate: Artifact | None, champion: Artifact | None) -> Split | None:
-    """Return what was measured on a split; `None` if the candidate was not evaluated there."""
+    """Return the measurements on a split, or `None` if the candidate was not evaluated on it."""
     if candidate is None:
         return None
     return Split(
@@ -237,7 +237,7 @@ def _make_split(name: str, candidate: Artifact | None, champion: Artifact | None
 
 
 def _episodes_by_player(compared: Comparison) -> dict[str, list[Transcript]]:
-    """Return the episodes by player: the baseline's first, then the candidate's and the others'."""
+    """Return the episodes by player: first the baseline, then the candidate, then all others."""
     candidate = _group_by_player(compared.episodes[0])
     champion = _group_by_player(compared.episodes[1])
     if champion["model"]:
@@ -263,7 +263,7 @@ def _group_by_player(artifact: Artifact | None) -> dict[str, list[Transcript]]:
 
 
 def _figures_by_player(compared: Comparison) -> dict[str, PlayerFigures]:
-    """Return the figures of the episodes by player, the candidate's first."""
+    """Return the figures of the episodes by player. The candidate comes first."""
     candidate, champion = (
         read_episode_report(artifact).players if artifact else {} for artifact in compared.episodes
     )

@@ -1,6 +1,6 @@
-"""A decision in words and as tables, for the shell, the UI, the page and the model card.
+"""The wording of a decision for the shell, the UI, the page and the model card.
 
-The sentence of every reason is here. The rules that give the reasons are in `rules`.
+This module has the sentence of every reason. The rules that produce the reasons are in `rules`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _MEASURES = {"gain", "gain on newer tasks", "call recall", *TASKS_DONE, *LESS_IS
 
 
 def describe_outcome(decision: Decision) -> str:
-    """Return the outcome, with the number of missing tasks if tasks are missing."""
+    """Return the outcome, and the number of missing tasks if tasks are missing."""
     if decision.outcome == "cannot decide":
         return f"cannot decide: {decision.more_tasks} more tasks are needed"
     return decision.outcome
@@ -33,12 +33,12 @@ def summarize(decision: Decision) -> str:
 
 
 def describe_reasons(decision: Decision) -> list[str]:
-    """Return a sentence per reason, those for the outcome first."""
+    """Return one sentence per reason. The reasons for the outcome come first."""
     return [describe_reason(reason) for reason in decision.reasons]
 
 
 def describe_reason(reason: DecisionReason) -> str:
-    """Return the sentence of a reason, with its numbers, without a capital and a full stop."""
+    """Return the sentence of a reason with its numbers, without capital letter and full stop."""
     values = _format_values(reason)
     match reason.kind:
         case ReasonKind.REGRESSION:
@@ -82,8 +82,8 @@ class _FormattedValues:
         share: The candidate's value in percent.
         baseline_share: The baseline's value in percent.
         limit_share: The limit in percent.
-        chance: The candidate's value as a chance.
-        limit_chance: The limit as a chance.
+        chance: The candidate's value as a p-value.
+        limit_chance: The limit as a p-value.
         count: The candidate's value as a whole number.
         limit_count: The limit as a whole number.
     """
@@ -110,7 +110,7 @@ def _format_values(reason: DecisionReason) -> _FormattedValues:
 
 
 def _describe_regression(reason: DecisionReason) -> str:
-    """Return how far a figure got worse."""
+    """Return a sentence that says by how much a figure got worse."""
     values = _format_values(reason)
     now, before, limit = values.share, values.baseline_share, values.limit_share
     if reason.name == "loss":
@@ -130,7 +130,7 @@ def _describe_regression(reason: DecisionReason) -> str:
 
 
 def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
-    """Return the sentence of a reason about the gain; an empty text for other reasons."""
+    """Return the sentence of a reason about the gain, or an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.GAIN:
             return (
@@ -158,7 +158,7 @@ def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
 
 
 def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> str:
-    """Return the sentence of a reason about newer tasks; an empty text for other reasons."""
+    """Return the sentence of a reason about newer tasks, or an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.CONFIRMED:
             return (
@@ -186,7 +186,7 @@ def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> s
 
 
 def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
-    """Return the sentence of a reason about harm; an empty text for other reasons."""
+    """Return the sentence of a reason about harm, or an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.HARM_ABOVE_LIMIT:
             return f"{values.share} of its episodes do harm, and at most {values.limit_share} may"
@@ -221,7 +221,7 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
 
 
 def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
-    """Return the sentence of a reason about verdicts; an empty text for other reasons."""
+    """Return the sentence of a reason about verdicts, or an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.VERDICTS_TURNED:
             return (
@@ -247,10 +247,10 @@ def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
 
 
 def make_figure_rows(figures: Sequence[Figure], baseline: str) -> list[list[str]]:
-    """Return a table of figures, its head first.
+    """Return the rows of a table of figures. The first row is the head.
 
-    Each row has both models' means, their difference with its interval over tasks, and the smallest
-    gain that could have been seen.
+    Each row has the means of both models, their difference with its interval over tasks, and the
+    smallest gain that could have been detected.
     """
     rows = [
         [
@@ -280,9 +280,9 @@ def make_figure_rows(figures: Sequence[Figure], baseline: str) -> list[list[str]
 
 
 def clip_interval(figure: Figure) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a figure's difference.
+    """Return the 95 % interval of a figure's difference, which lies within −1 and 1 for a share.
 
-    Older versions wrote intervals of shares that went beyond −1 and 1.
+    Older versions wrote wider intervals.
     """
     if figure.low is None or figure.high is None or figure.name == "loss":
         return figure.low, figure.high
@@ -295,7 +295,7 @@ def make_markdown(decision: Decision, test_figures: Iterable[Figure], baseline: 
     Args:
         decision: The decision.
         test_figures: The figures on the split `test`.
-        baseline: What the candidate was compared with: `champion` or `base`.
+        baseline: The name of the baseline: `champion` or `base`.
     """
     lines = [
         f"**{describe_outcome(decision)}**",
@@ -313,9 +313,9 @@ def make_markdown(decision: Decision, test_figures: Iterable[Figure], baseline: 
 
 
 def name_figure(name: str) -> str:
-    """Return a figure's name as a person reads it.
+    """Return a figure's name for people.
 
-    The figure of a class of turns, or of a tool, is called after what it counts.
+    The figure of a class of turns or of a tool gets a name that says what it counts.
     """
     if name.startswith(SANITY_PREFIX):
         return describe_group(name)

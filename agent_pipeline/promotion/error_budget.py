@@ -1,7 +1,9 @@
-"""The yearly error budget: how likely one decision may promote a model that is not better.
+"""The yearly error budget for promotions of models that are not better.
 
-A test at 2.5 % every night would promote a model by luck in half of all years. So all decisions and
-probation checks of a calendar year share the setting `year_error`.
+The budget is the probability that the decisions of one year promote such a model.
+
+A test at an error rate of 2.5 % every night would promote a model by chance in half of all years.
+So all decisions and probation checks of a calendar year share the setting `year_error`.
 """
 
 from collections.abc import Sequence
@@ -16,12 +18,12 @@ PI_SQUARED = pi**2
 def error_of_next_decision(earlier_decisions: int, year_error: float) -> float:
     """Return the error rate that the next decision of a year may use.
 
-    Half of the budget falls as 6/π²k² for the k-th decision, so that the first nights can promote a
-    first champion. The sum of 1/k² over all k is π²/6, so this half is never exceeded. The other
-    half is shared evenly by the nights of a year.
+    Half of the budget decreases with 6/π²k² for the k-th decision, so that the first nights can
+    promote a first champion. The sum of 1/k² over all k is π²/6, so this half is never exceeded.
+    The other half is divided evenly among the nights of a year.
 
     Args:
-        earlier_decisions: The decisions and probation checks of the year so far.
+        earlier_decisions: The number of decisions and probation checks in this year so far.
         year_error: The budget of the year.
     """
     k = earlier_decisions + 1
@@ -31,9 +33,9 @@ def error_of_next_decision(earlier_decisions: int, year_error: float) -> float:
 
 
 def count_decisions_in_year(entries: Sequence[LedgerEntry], time: str) -> int:
-    """Return how many ledger entries spent budget in the calendar year of `time` (ISO 8601).
+    """Return the number of ledger entries that used error budget in the year of `time` (ISO 8601).
 
-    An entry without a p-value tested nothing, so it spent nothing.
+    An entry without a p-value is not a test, so it used no budget.
     """
     year = time[:4]
     return sum(entry.when[:4] == year and entry.decision.p_value is not None for entry in entries)

@@ -1,6 +1,6 @@
-"""The champion on the Hugging Face hub: its files, and a model card.
+"""The upload of the champion to the Hugging Face hub: its files, and a model card.
 
-The card says what the model is, and how it was decided on.
+The card describes the model and the decision on it.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def make_model_card(
         entry: The last decision on it.
         template: The chat template that it was trained with.
         episodes: The episodes that it played.
-        against: What its episodes and decisions speak against it.
+        against: Objections to the export from its episodes and decisions.
     """
     from huggingface_hub import ModelCardData
 
@@ -58,10 +58,10 @@ def make_model_card(
 
 
 def push_to_hub(repository: str, folder: Path, export: Artifact, model_card: str) -> str:
-    """Replace the content of a hub repository by what is served.
+    """Replace the content of a hub repository by the served files.
 
-    A new repository is private. The token is huggingface_hub's own: `HF_TOKEN`, or the token of
-    `hf auth login`.
+    A new repository is private. The token is huggingface_hub's own: `HF_TOKEN`, or the token of `hf
+    auth login`.
 
     Args:
         repository: The name of the repository.

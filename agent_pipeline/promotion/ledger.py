@@ -1,9 +1,10 @@
-"""The ledger of a partition's decisions, next to the history of its pointers.
+"""The ledger of a partition's decisions, which is stored next to the history of its pointers.
 
     <root>/models/gguf_export/project=<p>/agent=<a>/decisions/00000007.json
 
-The ledger is append-only. The yearly error budget is counted from it (`error_budget`). The log of
-completed moves of the champion is here too. What a decision is made of is in `decision`.
+Entries are only appended, never changed. The yearly error budget is counted from them
+(`error_budget`). The log of completed moves of the champion is in this module too. The types of a
+decision are in `decision`.
 """
 
 import msgspec
@@ -18,19 +19,19 @@ EXPORT = "gguf_export"
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, a probation check, or a person's hold.
+    """An entry of the ledger: a decision, a probation check, or an export that a person holds back.
 
     Attributes:
         number: The number of the entry.
         when: The time (ISO 8601, UTC).
         who: The run or the user.
         candidate: The identity of the export that was decided on.
-        champion: The identity of the export that it was compared with; `None` is the base model.
-        evaluator: The hash of how both were scored, and of the policy.
+        champion: The identity of the export that it was compared with; `None` for the base model.
+        evaluator: The hash of the scoring of both models, and of the policy.
         decision: The decision.
-        test: The figures on the split `test`, which decide nothing.
+        test: The figures on the split `test`, which do not affect the decision.
         why: A person's reason.
-        verdicts: The counts of who judged the sessions that the candidate was trained on
+        verdicts: The number of verdicts on the candidate's training sessions, by who judged
             (`datasets.verdicts.count_verdicts`); `None` in entries of older versions.
     """
 
@@ -47,7 +48,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that moved a champion, served it, and reported the move.
+    """A record of a command that moved a champion, served it, and reported the move.
 
     Attributes:
         number: The number of the entry.
@@ -68,7 +69,7 @@ def open_ledger(lake: Lake, key: PartitionKey) -> Log[LedgerEntry]:
 def open_completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
     """Return the log of the commands that moved a partition's champion and then served it.
 
-    A command that was killed in between is missing there.
+    If a command was killed before it served the champion, it is not in this log.
     """
     return lake.log(EXPORT, key, "completed_moves", CompletedMove)
 
@@ -85,7 +86,7 @@ def is_held_back(lake: Lake, key: PartitionKey, candidate: str) -> bool:
 def find_last_decision(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
     """Return the last decision on an export.
 
-    A probation check that left the export the champion is not a decision on it.
+    A probation check that keeps the champion does not count as a decision.
     """
     for entry in reversed(open_ledger(lake, key).records()):
         if entry.candidate == candidate and entry.decision.outcome != "keep":

@@ -1,15 +1,15 @@
-"""Candidates as runs of MLflow, and the champion as a version of a registered model.
+"""The records in MLflow: candidates as runs, and the champion as a version of a registered model.
 
 Nothing is written unless `MLFLOW_TRACKING_URI` is set.
 
 - The experiment `shop/support`, or `MLFLOW_EXPERIMENT_NAME`, has one run per export that was
   decided on or promoted.
-- The registered model `shop~support` (MLflow allows no `/`) has one version per champion. The alias
-  `champion` is on today's champion.
+- The registered model `shop~support` (MLflow does not allow `/`) has one version per champion. The
+  alias `champion` points to the current champion.
 
-A run holds settings, figures, and as tags what the model was made of. No content of sessions is
-written: no message, no session id, and no reason that a person gave. What the settings `redaction`
-call private in a setting or a sentence becomes a pseudonym.
+A run has settings, figures, and tags for everything that the model was made from. No content of
+sessions is written: no message, no session id, and no reason that a person gave. Private values in
+settings and sentences are replaced by pseudonyms, according to the settings `redaction`.
 """
 
 import os
@@ -42,14 +42,16 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""With MLflow's own values, a promotion would wait minutes for a server that is gone."""
+"""Settings of MLflow's client. With MLflow's own defaults, a promotion would wait for minutes if
+the server does not answer.
+"""
 
 
 class Written(NamedTuple):
     """The result of writing to MLflow.
 
     Attributes:
-        ok: Whether MLflow has the runs.
+        ok: Whether the runs were written.
         text: A sentence for a person.
     """
 
@@ -59,10 +61,10 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContent:
-    """What a run holds.
+    """The content of a run.
 
     Attributes:
-        tags: What the export was made of, and the decision on it.
+        tags: The artifacts that the export was made from, and the decision on it.
         figures: The measured figures, by name.
         settings: The settings, by name.
     """
@@ -77,17 +79,18 @@ def write_run(
 ) -> Written | None:
     """Write the runs of a candidate and of the champion, and move the alias to the champion.
 
-    An export has one run, however often it is written. No error is raised: a promotion holds
-    whether MLflow takes it or not. What is missing is written by the next promotion or night.
+    An export has one run, even if it is written several times. No error is raised, because a
+    promotion is valid even if MLflow fails. The next promotion or nightly run writes the missing
+    data.
 
     Args:
         lake: The lake.
         key: The partition.
-        redactor: Replaces private values in settings and sentences.
-        candidate: The candidate; without one, only the champion is written.
+        redactor: The redactor that replaces private values in settings and sentences.
+        candidate: The candidate; without a candidate, only the champion is written.
 
     Returns:
-        The result; `None` if no MLflow is set.
+        The result; `None` if MLflow is not configured.
     """
     if not os.environ.get(URI):
         return None
@@ -108,7 +111,7 @@ def write_run(
         return Written(True, f"MLflow has {names} of {key}.")
     except ImportError as error:
         reason = f"{error}: install mlflow-skinny, the extra `mlflow`"
-    except Exception as error:  # MLflow passes on whatever its database or the network raise
+    except Exception as error:  # MLflow passes on all errors of its database and the network
         # The URI may contain a password.
         message = re.sub(r"//[^/\s@]*@", "//", " ".join(str(error).split()))
         reason = f"{type(error).__name__}: {message[:300]}"
@@ -118,7 +121,7 @@ def write_run(
 
 
 def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> None:
-    """Move the alias to the model version that was made of a run."""
+    """Move the alias to the model version that belongs to a run."""
     model, run_id = "~".join(key), run.info.run_id
     if not client.search_registered_models(f"name = '{model}'", max_results=1):
         client.create_registered_model(model, tags={"partition": str(key)})
@@ -136,7 +139,7 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> Non
 def _write_export(
     client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact, redactor: Redactor
 ) -> "Run":
-    """Write everything that is known of an export into its run, and return the run."""
+    """Write all information about an export into its run, and return the run."""
     from mlflow.entities import Metric, Param, RunTag
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(key)
@@ -205,7 +208,7 @@ def collect_run_content(lake: Lake, key: PartitionKey, export: Artifact) -> RunC
 
 
 def _find_evaluation(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
-    """Return the latest evaluation, if it is of the export's adapter."""
+    """Return the latest evaluation if it belongs to the export's adapter, otherwise `None`."""
     latest = lake.pointers("evaluation", key).latest
     evaluation = lake.find_undamaged("evaluation", key, latest) if latest else None
     adapter = export.manifest["made_from"]["adapter"]
@@ -215,7 +218,7 @@ def _find_evaluation(lake: Lake, key: PartitionKey, export: Artifact) -> Artifac
 
 
 def _flatten_numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a nested report by their path. `{"n": …, "of": …}` is a share."""
+    """Yield the numbers of a nested report with their paths. `{"n": …, "of": …}` is a share."""
     if isinstance(value, Mapping) and value.keys() == {"n", "of"}:
         value = value["n"] / value["of"] if value["of"] else None
     if isinstance(value, Mapping):

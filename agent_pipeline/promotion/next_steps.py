@@ -1,7 +1,6 @@
-"""What a person can do after a decision, and when a decision may promote.
+"""The messages at the end of a run in the shell: the outcome, and the next steps for a person.
 
-These are the lines that end a run in the shell. What the reasons of a decision say is in
-`decision_wording`.
+The sentences for the reasons of a decision are in `decision_wording`.
 """
 
 from collections.abc import Iterable
@@ -19,21 +18,25 @@ from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 
 RECENT_DAYS = 30
-"""The days over which new tasks are counted."""
+"""Number of days over which new tasks are counted."""
 MAX_HELD_OUT = 0.7
-"""Largest sum of `split.test` and `split.select` that is proposed. More would leave too little to
-train on."""
+"""Maximum sum of `split.test` and `split.select` that is proposed. A larger sum would leave too few
+tasks for training.
+"""
 SHARE_STEPS_PER_ONE = 20
-"""Proposed shares are multiples of 1/20."""
+"""Number of steps between 0 and 1 in which shares are proposed: proposed shares are multiples of
+1/20.
+"""
 FAR_AWAY_DAYS = 3650
 
 
 @dataclass(frozen=True)
 class HeldOutTasks:
-    """The tasks of a partition.
+    """The tasks of a partition, and which of them are in the split `select`.
 
     Attributes:
-        first_seen: When each task was seen first, by its key; `None` if its sessions have no time.
+        first_seen: The time at which each task was first seen, by its key; `None` if its sessions
+            have no time.
         select: The keys of the tasks in the split `select`.
     """
 
@@ -42,10 +45,10 @@ class HeldOutTasks:
 
 
 def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
-    """Read the tasks of `sft_dataset` and `heldout_dataset`; none if there is no table.
+    """Return the tasks of `sft_dataset` and `heldout_dataset`, or no tasks without the tables.
 
     Raises:
-        DataError: The table is damaged.
+        DataError: A table is damaged.
     """
     first_seen: dict[str, datetime | None] = {}
     select: set[str] = set()
@@ -60,9 +63,9 @@ def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
 
 
 def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> float:
-    """Return how many new tasks came per day in the last `RECENT_DAYS` days.
+    """Return the number of new tasks per day in the last `RECENT_DAYS` days.
 
-    If the first task is younger, the rate is counted since the first task.
+    If the first task is more recent, the rate is counted from the first task.
     """
     ages = [(today - seen) / timedelta(days=1) for seen in first_seen if seen is not None]
     recent = [age for age in ages if 0 <= age <= RECENT_DAYS]
@@ -72,12 +75,12 @@ def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> flo
 
 
 def share_that_suffices(tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> float | None:
-    """Return the smallest `split.select` that holds out `needed` of today's tasks.
+    """Return the smallest `split.select` that holds out `needed` of the current tasks.
 
     Shares are tried in steps of 0.05.
 
     Returns:
-        The share, or `None` if no share suffices.
+        The share, or `None` if no share is large enough.
     """
     for step in range(ceil(sizes.select * SHARE_STEPS_PER_ONE), SHARE_STEPS_PER_ONE):
         share = step / SHARE_STEPS_PER_ONE
@@ -97,18 +100,18 @@ def outlook(
     select_turns: int,
     today: datetime | None = None,
 ) -> str:
-    """Say how many tasks are held out, how many a decision needs, and how to get there.
+    """Return sentences about the held-out tasks: how many there are, and how many are needed.
 
     Args:
         lake: The lake.
         key: The partition.
-        decision: The decision that was taken.
+        decision: The decision that was made.
         sizes: The sizes of the split in the settings.
         select_turns: The setting `champion.select_turns`.
-        today: The time from which dates are counted; default: now.
+        today: The time from which dates are counted; by default now.
 
     Returns:
-        A few sentences; an empty text for a decision of an older version.
+        A few sentences, or an empty text for a decision of an older version.
 
     Raises:
         DataError: The table `sft_dataset` is damaged.
@@ -138,7 +141,7 @@ def outlook(
 
 
 def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: datetime) -> str:
-    """Say when enough tasks will be held out, at the recent rate."""
+    """Return a sentence with the date on which enough tasks will be held out."""
     rate = tasks_per_day(tasks.first_seen.values(), today)
     if not rate:
         return f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
@@ -157,7 +160,7 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
 def _describe_setting(
     lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, sizes: SplitSizes
 ) -> str:
-    """Say which setting holds out enough tasks sooner."""
+    """Return a sentence with the setting that holds out enough tasks sooner."""
     share = share_that_suffices(tasks, needed, sizes)
     if share is None:
         return (
@@ -180,17 +183,17 @@ def outcome_lines(
     select_turns: int,
     today: datetime | None = None,
 ) -> list[str]:
-    """Say what was decided on a partition's latest export, what is served, and what to do next.
+    """Return lines with the decision on the latest export, the served model, and the next step.
 
     Args:
         lake: The lake.
         key: The partition.
         sizes: The sizes of the split in the settings.
         select_turns: The setting `champion.select_turns`.
-        today: The time from which dates are counted; default: now.
+        today: The time from which dates are counted; by default now.
 
     Returns:
-        A few lines; none if there is no export.
+        A few lines. The list is empty if there is no export.
 
     Raises:
         DataError: A table is damaged.

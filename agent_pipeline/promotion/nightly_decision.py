@@ -1,7 +1,7 @@
-"""The decision of a night: compare, apply the rules, write the ledger, and move the champion.
+"""The nightly decision: compare, apply the rules, write the ledger, and move the champion.
 
-A decision is written into the ledger before the champion moves. A run that is killed between the
-two therefore spends nothing of the error budget twice.
+A decision is written into the ledger before the champion moves. So if a run is killed between the
+two steps, the error budget is not used twice.
 """
 
 from collections.abc import Callable
@@ -43,12 +43,12 @@ Compare = Callable[[dict[str, Any]], CompareResult]
 
 @dataclass(frozen=True)
 class PromotionSettings:
-    """The settings of a partition's decisions.
+    """The settings for a partition's decisions.
 
     Attributes:
         policy: The limits of the rules.
-        approve: Whether a candidate that wins waits for a person.
-        probation_nights: The nights for which a new champion is on probation.
+        approve: Whether a winning candidate waits for a person.
+        probation_nights: The number of nights that the probation of a new champion lasts.
         world: The agent's world; empty if it has none.
     """
 
@@ -60,7 +60,7 @@ class PromotionSettings:
 
 @dataclass(frozen=True)
 class CandidateDecision:
-    """A decision on a candidate that was carried out.
+    """A decision on a candidate after it was carried out.
 
     Attributes:
         entry: The entry in the ledger.
@@ -74,20 +74,20 @@ class CandidateDecision:
 
     @property
     def waits_for_a_person(self) -> bool:
-        """Whether the candidate won and a person has to promote it."""
+        """Return whether the candidate won and a person has to promote it."""
         return self.entry.decision.outcome == "promote" and self.champion != self.entry.candidate
 
 
 @dataclass(frozen=True)
 class NightlyDecision:
-    """What a night decided.
+    """The decisions of one nightly run.
 
     Attributes:
-        probation: The check of a champion on probation; `None` if none was due.
-        decided: The decision on the candidate; `None` if nothing had to be decided.
+        probation: The check of a champion on probation; `None` if no check was needed.
+        decided: The decision on the candidate; `None` if no decision was needed.
         candidate_was_rolled_back: Whether the candidate is the champion that failed its probation
-            this night.
-        mlflow: What was written to MLflow; `None` if no MLflow is set.
+            in this run.
+        mlflow: The result of writing to MLflow; `None` if MLflow is not configured.
     """
 
     probation: LedgerEntry | None
@@ -98,11 +98,11 @@ class NightlyDecision:
 
 @dataclass(frozen=True)
 class EvaluatedCandidate:
-    """A candidate, and how it was evaluated.
+    """A candidate and its evaluation.
 
     Attributes:
         export: The candidate, an export.
-        evaluation: Its evaluation.
+        evaluation: The evaluation of the candidate.
     """
 
     export: Artifact
@@ -118,9 +118,12 @@ def decide_night(
     redactor: Redactor,
     who: str,
 ) -> NightlyDecision:
-    """Check a champion on probation, then decide on the candidate and write page and MLflow run.
+    """Check a champion on probation, then decide on the candidate and record the decision.
 
-    Nothing is decided if the candidate is the champion already, or failed its probation now.
+    The decision is recorded as a page and as an MLflow run.
+
+    There is no decision if the candidate is already the champion, or if it has just failed its
+    probation.
 
     Args:
         lake: The lake.
@@ -128,7 +131,7 @@ def decide_night(
         evaluated: The candidate with its evaluation.
         compare: The function that runs the task `compare`.
         settings: The partition's settings.
-        redactor: Replaces private values in what MLflow gets.
+        redactor: The redactor that replaces private values in the data for MLflow.
         who: The run, for the ledger.
 
     Raises:
@@ -167,10 +170,10 @@ def decide_and_promote(
     settings: PromotionSettings,
     who: str = "",
 ) -> LedgerEntry:
-    """Decide on a candidate, write the decision into the ledger, and promote a candidate that wins.
+    """Decide on a candidate, write the decision into the ledger, and promote a winner.
 
-    A candidate that was decided on already, against the same champion by the same evaluator, is not
-    decided on again. `approval` says which candidates wait for a person.
+    If the ledger already has a decision on this candidate against the same champion by the same
+    evaluator, no new decision is made. `approval` decides which candidates wait for a person.
 
     Args:
         lake: The lake.
@@ -185,7 +188,7 @@ def decide_and_promote(
         The entry of this decision in the ledger, which may be from an earlier run.
 
     Raises:
-        DataError: The champion moved meanwhile, or the evaluations cannot be compared.
+        DataError: The champion moved in the meantime, or the evaluations cannot be compared.
     """
     policy = settings.policy
     candidate_scores, baseline_scores = read_scores(

@@ -1,6 +1,7 @@
-"""Which sessions a model of this lake made.
+"""The detection of sessions in which a model of this lake answered.
 
-What is served comes back as sessions, and must not silently train the next model.
+A served model's sessions are logged like any other sessions. They must not silently train the next
+model.
 """
 
 import re
@@ -18,7 +19,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 PLAYED_MODELS = {"champion", "gguf", "adapter"}
-"""The model of a session that one of the lake's models played by `agent-pipeline play`."""
+"""The model names in sessions that `agent-pipeline play` writes for the lake's own models."""
 _IDENTITY = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}")
 _TAG = re.compile(r":[\w.-]+$")
 
@@ -26,13 +27,14 @@ _TAG = re.compile(r":[\w.-]+$")
 class OwnModels:
     """The names under which servers offer the models of a lake.
 
-    A session that several models answered is ours if one of them is. A model is one of ours in any
-    of these cases:
+    If several models answered in a session, it counts as our own session if at least one of them is
+    our own. A model is our own in any of these cases:
 
     - Its name is, or ends with, the name of a partition that has an export (`shop/support`, or
       `openai/shop/support` behind a gateway).
     - Its name is a partition's name in Ollama (`shop-support:latest`), or a repository on the hub.
-    - Its name contains the first 16 digits of an export or adapter, as names of GGUF files do.
+    - Its name contains the first 16 digits of the identity of an export or adapter, as names of
+      GGUF files do.
     """
 
     def __init__(
@@ -58,10 +60,10 @@ class OwnModels:
                 self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
 
     def made(self, row: Mapping[str, Any]) -> bool:
-        """Return whether one of the models answered in a session.
+        """Return whether one of our models answered in a session.
 
-        A session that is older than the first export of the name's partition was made by another
-        model of this name.
+        If the session is older than the first export of the partition with this name, another model
+        with the same name answered.
 
         Args:
             row: The session's `model_id`, `context`, `session_id` and `created_at`.
@@ -69,7 +71,7 @@ class OwnModels:
         return any(self._is_own(model.strip().lower(), row) for model in list_answering_models(row))
 
     def _is_own(self, model: str, row: Mapping[str, Any]) -> bool:
-        """Return whether a model that answered in a session is one of the models."""
+        """Return whether a model that answered in a session is our own."""
         if any(identity in self._identities for identity in _IDENTITY.findall(model)):
             return True
         is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")
@@ -79,7 +81,7 @@ class OwnModels:
         for name, first_export in self._first_export_by_name.items():
             if not _is_called(model, name):
                 continue
-            # A session without a time may have been made by our model.
+            # A session without a time may be from our model.
             if created is None or first_export is None or created >= first_export:
                 return True
         return False
@@ -92,7 +94,7 @@ def _is_called(model: str, name: str) -> bool:
 
 
 def _ollama_name(key: PartitionKey) -> str:
-    """Return a partition's name in Ollama; empty if Ollama takes no such name."""
+    """Return a partition's name in Ollama, or an empty text if Ollama does not accept the name."""
     try:
         return model_name(*key)
     except ExportError:

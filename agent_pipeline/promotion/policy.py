@@ -1,4 +1,4 @@
-"""The policy of promotions: what gain is sought, and how much worse a candidate may be elsewhere.
+"""The policy of promotions: the gain that is sought, and the limits for other figures.
 
 The settings of the asset `champion` extend this policy. The rules that apply it are in `rules`.
 """

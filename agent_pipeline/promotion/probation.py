@@ -1,8 +1,11 @@
-"""Probation: a champion that promoted itself is compared with the previous one for some nights.
+"""Probation: a champion that promoted itself is compared with the previous champion.
 
-Both are compared on the tasks that came after both were trained. A check that contradicts the
-promotion is written into the ledger before the champion moves, so the next run completes a rollback
-that was killed between the two. A check spends of the yearly error budget as a decision does.
+A probation lasts for some nights.
+
+Both are compared on the tasks that are newer than the training of both. If a check contradicts the
+promotion, it is written into the ledger before the champion moves. So if a rollback is killed
+between the two steps, the next run completes it. A check uses the yearly error budget, like a
+decision.
 """
 
 from collections.abc import Callable
@@ -40,11 +43,11 @@ class SelfPromotion:
 
 
 def find_self_promotion(lake: Lake, key: PartitionKey) -> SelfPromotion | None:
-    """Return the promotion of today's champion, if a decision and not a person promoted it.
+    """Return the promotion of the current champion, if a decision and not a person promoted it.
 
     Returns:
         The promotion; `None` if a person moved the champion, if there was no champion before, or if
-        one of both exports is gone.
+        one of the two exports does not exist anymore.
     """
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     if not moves:
@@ -75,7 +78,7 @@ def run_probation_check(
     nights: int,
     who: str,
 ) -> LedgerEntry | None:
-    """Compare a champion on probation with the previous one, and restore that one if needed.
+    """Compare a champion on probation with the previous champion, which is restored if needed.
 
     Args:
         lake: The lake.
@@ -88,17 +91,18 @@ def run_probation_check(
 
     Returns:
         The check; `None` if no champion is on probation, or if there is nothing new to check. There
-        is nothing new with too few newer tasks, or with newer tasks that were checked before.
-        Verdicts that turned stop the check as well, because they choose the newer tasks.
+        is nothing new if there are too few newer tasks, or if the newer tasks were checked before.
+        There is no check either if too many verdicts changed, because verdicts choose the newer
+        tasks.
 
     Raises:
-        DataError: The champion moved meanwhile, or an adapter is gone.
+        DataError: The champion moved in the meantime, or an adapter does not exist anymore.
     """
     generation = lake.pointers(EXPORT, key).generation
     promotion = find_self_promotion(lake, key)
     if promotion is None:
         return None
-    entry = _find_rollback(lake, key, promotion)  # of a run that was killed before it rolled back
+    entry = _find_rollback(lake, key, promotion)  # a killed run may have left it
     age = datetime.fromisoformat(now()) - datetime.fromisoformat(promotion.when)
     if entry is None and age <= timedelta(days=nights):
         facts = collect_facts_since(lake, key, promotion.champion)
@@ -123,7 +127,7 @@ def run_probation_check(
 
 
 def _find_rollback(lake: Lake, key: PartitionKey, promotion: SelfPromotion) -> LedgerEntry | None:
-    """Return the check in the ledger that contradicted a promotion."""
+    """Return the check in the ledger that contradicts a promotion."""
     for entry in open_ledger(lake, key).records():
         same_models = (entry.candidate, entry.champion) == (
             promotion.champion.identity,
@@ -143,7 +147,7 @@ def _write_check(
     newer_tasks: list[str],
     who: str,
 ) -> LedgerEntry | None:
-    """Check a promotion by both models' scores, and write the check into the ledger.
+    """Check a promotion with both models' scores, and write the check into the ledger.
 
     Args:
         lake: The lake.
@@ -151,7 +155,7 @@ def _write_check(
         promotion: The promotion to check.
         result: The result of the task `compare`.
         policy: The limits of the rules.
-        newer_tasks: The tasks that came after both models were trained, sorted.
+        newer_tasks: The tasks that are newer than the training of both models, sorted.
         who: The run, for the ledger.
 
     Returns:

@@ -1,11 +1,11 @@
 """The rules that decide on a candidate, from both models' scores on the same held-out tasks.
 
 `docs/explanation/decision.md` explains the rules in the order of this module. Each rule is a
-function that returns what it found: figures, and reasons for or against the candidate. The decision
-follows the gravest reason.
+function that returns figures, and reasons for or against the candidate. The most serious reason
+determines the decision.
 
-Related modules: the metric that must gain is in `deciding_metric`, the yearly error budget in
-`error_budget`, and who may promote a candidate that wins in `approval`.
+Related modules: the metric that must improve is in `deciding_metric`, the yearly error budget in
+`error_budget`, and the approval of a candidate that wins in `approval`.
 """
 
 import math
@@ -38,24 +38,26 @@ GRAVEST_FIRST: tuple[Outcome, ...] = (
     "promote",
 )
 MAX_CHANCE_OF_REGRESSION = 0.1
-"""A drop is a regression if chance explains it in at most this share of cases (one-sided)."""
+"""Maximum p-value (one-sided) at which a drop counts as a regression."""
 MIN_TURNS_TO_REJECT = 5
-"""With fewer turns of a kind, a candidate that always does the same is held and not rejected."""
+"""Minimum number of turns of a kind. With fewer turns, a candidate that always does the same is
+held back instead of rejected.
+"""
 MAX_SHARE_TURNED_BAD = 0.2
-"""Largest share of the champion's training sessions that may be judged bad now."""
+"""Maximum share of the champion's training sessions whose verdict is now bad."""
 CONFIDENCE_ERROR = 0.05
-"""The one-sided error of the upper limit on the harm of a first champion."""
+"""The one-sided error of the upper limit on a first champion's harm."""
 TASKS_DONE = {
     "tasks done": (True, False, None),
     "done where it must act": (True,),
     "done where it must not act": (False,),
 }
-"""Each figure of tasks done, with the values of `must_act` of the episodes that it counts."""
+"""The figures of tasks done. Each figure counts the episodes with these values of `must_act`."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule found.
+    """The result of one rule.
 
     Attributes:
         figures: The figures that the rule measured.
@@ -68,13 +70,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class PairedValue:
-    """One value of both models on the same turn, row or episode.
+    """The values of both models on the same turn, row or episode.
 
     Attributes:
         task: The key of the task.
         candidate: The candidate's value.
         baseline: The baseline's value.
-        weight: How much the pair counts.
+        weight: The weight of the pair.
     """
 
     task: str
@@ -96,7 +98,7 @@ def decide_on_candidate(
         candidate: The candidate's scores.
         baseline: The scores of the champion, or of the base model if there is no champion yet.
         policy: The limits of the rules.
-        facts: What the rules look at besides the scores.
+        facts: The inputs of the rules besides the scores.
 
     Raises:
         DataError: The two models were not scored in the same way on the same turns and episodes.
@@ -145,20 +147,21 @@ def check_probation(
     policy: PromotionPolicy,
     earlier_decisions: int,
 ) -> Decision:
-    """Return whether a champion that promoted itself stays, or the previous champion is restored.
+    """Return whether a champion that promoted itself stays, or the previous one is restored.
 
-    The check spends of the yearly error budget as a decision does.
+    The check uses the yearly error budget, like a decision.
 
     Args:
         champion: The scores of the champion on probation.
-        previous: The scores of the champion before it.
-        newer_tasks: The tasks that came after both were trained. Neither model was chosen by them.
+        previous: The scores of the previous champion.
+        newer_tasks: The tasks that are newer than the training of both models, so that neither
+            model was chosen by them.
         policy: The limits of the rules.
-        earlier_decisions: The decisions and checks of this year so far.
+        earlier_decisions: The number of decisions and checks in this year so far.
 
     Returns:
-        `roll back` or `keep`; `cannot decide`, without a p-value, if there are fewer newer tasks
-        than `confirm_tasks`.
+        `roll back` or `keep`. If there are fewer newer tasks than `confirm_tasks`, the result is
+        `cannot decide` without a p-value.
 
     Raises:
         DataError: The two models were not scored in the same way on the same turns.
@@ -196,7 +199,7 @@ def refuse_incomparable_scores(candidate: Scores, baseline: Scores) -> None:
     """Check that both models were scored in the same way on the same turns, rows and episodes.
 
     Raises:
-        DataError: They were not.
+        DataError: The scores cannot be compared.
     """
     comparable = (
         candidate.evaluator == baseline.evaluator
@@ -226,11 +229,11 @@ def refuse_incomparable_scores(candidate: Scores, baseline: Scores) -> None:
 def judge_gain(
     gain: Difference, allowed_error: float, missing_tasks: int, policy: PromotionPolicy
 ) -> DecisionReason:
-    """Return what the gain alone is a reason for.
+    """Return the reason that follows from the gain alone.
 
-    A gain promotes if chance explains it less often than this decision may spend of the yearly
-    error budget. Without such a gain, the candidate is held, unless a gain of the size that is
-    sought may be there and too few tasks hide it.
+    A gain is a reason to promote if its p-value is at most the part of the yearly error budget that
+    this decision may use. Without such a gain, the candidate is held back. But if the sought gain
+    is possible and there are too few tasks to see it, the decision is postponed.
     """
     if not any(gain.by_task):
         return DecisionReason(ReasonKind.SAME_ANSWERS, "gain", "hold")
@@ -255,10 +258,11 @@ def judge_gain(
 def confirm_on_newer_tasks(
     candidate: Scores, baseline: Scores, newer_tasks: Collection[str], policy: PromotionPolicy
 ) -> Finding:
-    """Hold a candidate whose gain is not above zero on tasks newer than the champion.
+    """Hold back a candidate whose gain is not above zero on tasks that are newer than the champion.
 
-    The older tasks chose the champion as well. After many nights, a gain on them may hold for these
-    tasks alone. A few newer tasks can seldom prove a gain, so the rule looks at the mean only.
+    The older tasks also chose the champion. After many nights, a gain on them may hold only for
+    these tasks. A few newer tasks can seldom prove a gain, so the rule compares only the mean with
+    zero.
     """
     gain = measure_gain(candidate, baseline, newer_tasks)
     task_count = gain.tasks if gain else 0
@@ -291,9 +295,10 @@ def check_turns(
 ) -> list[Finding]:
     """Check that no kind of turn got worse.
 
-    The kinds are: calling if a call is expected, not calling if none is expected, and each tool or
-    kind of answer. A base model that never calls is right at every turn without a call. How much of
-    that a first champion may lose is for a person to decide, so such a loss only holds it back.
+    The kinds of turns are calls at turns that expect a call, calls at turns that do not expect a
+    call, and each tool or kind of answer. A base model that never calls is right at every turn
+    without a call. A person decides how much of this a first champion may lose, so such a loss only
+    holds the candidate back.
     """
     turn_pairs = list(zip(candidate.turns, baseline.turns, strict=True))
     call_recall = check_calling("call recall", turn_pairs, policy, expects_call=True)
@@ -320,7 +325,7 @@ def check_turns(
 def check_calling(
     name: str, turn_pairs: Sequence[TurnPair], policy: PromotionPolicy, expects_call: bool
 ) -> Finding:
-    """Check how often the models call at turns that expect a call, or at turns that expect none."""
+    """Check how often the models call, at turns that expect a call or at turns that do not."""
     values = [
         PairedValue(new.task, float(new.called), float(old.called))
         for new, old in turn_pairs
@@ -336,9 +341,9 @@ def check_calling(
 
 
 def check_separation(call_recall: Finding, over_call: Finding, policy: PromotionPolicy) -> Finding:
-    """Refuse a candidate that calls at turns without a call nearly as often as at turns with one.
+    """Refuse a candidate that calls nearly as often at turns without an expected call as with one.
 
-    Such a model always calls, never calls, or calls by chance, whatever it gained.
+    Such a model always calls, never calls, or calls at random, regardless of its gain.
     """
     if not (call_recall.figures and over_call.figures):
         return Finding()
@@ -360,7 +365,7 @@ def check_separation(call_recall: Finding, over_call: Finding, policy: Promotion
 def check_capability(
     capability: str, turn_pairs: Sequence[TurnPair], policy: PromotionPolicy
 ) -> tuple[Finding, bool]:
-    """Check the right turns of one tool or kind of answer; return also whether it is a tool."""
+    """Check the right turns of one tool or kind of answer; also return whether it is a tool."""
     pairs = [pair for pair in turn_pairs if pair[0].capability == capability]
     values = [PairedValue(new.task, float(new.right), float(old.right)) for new, old in pairs]
     expects_call = any(new.expects_call for new, _ in pairs)
@@ -368,7 +373,7 @@ def check_capability(
 
 
 def check_loss(candidate: Scores, baseline: Scores, policy: PromotionPolicy) -> Finding:
-    """Check that the held-out loss does not rise by more than a share of the baseline's loss."""
+    """Check that the held-out loss rises by at most the allowed share of the baseline's loss."""
     values = [
         PairedValue(new.task, new.loss, old.loss, float(new.tokens))
         for new, old in zip(candidate.losses, baseline.losses, strict=True)
@@ -386,9 +391,9 @@ def check_loss(candidate: Scores, baseline: Scores, policy: PromotionPolicy) -> 
 def check_episodes(
     candidate: Scores, baseline: Scores, policy: PromotionPolicy, is_first_champion: bool
 ) -> list[Finding]:
-    """Check that the candidate does as many tasks as the baseline, and harms no more often.
+    """Check that the candidate does as many tasks as the baseline, and does not do harm more often.
 
-    Tasks that ask for a change of the world and tasks that ask for none are checked separately.
+    Tasks that ask for a change of the world are checked separately from tasks that do not.
     """
     if not (candidate.episodes and baseline.episodes):
         return []
@@ -400,10 +405,10 @@ def check_episodes(
             for new, old in pairs
             if new.must_act in must_act_values
         ]
-        # A first champion may do no fewer tasks of one kind than its base model.
+        # A first champion must do at least as many tasks of each kind as its base model.
         margin = 0.0 if is_first_champion and name != "tasks done" else policy.regression_margin
         findings.append(check_regression(name, values, margin, hold_if_within_chance=True))
-        # A candidate that does no task is held even if the baseline does none either.
+        # A candidate that does no task is held back even if the baseline does no task either.
         if values and not any(value.candidate for value in values):
             reason = DecisionReason(ReasonKind.NO_TASK_DONE, name, "hold", limit=len(values))
             findings.append(Finding((), (reason,)))
@@ -412,7 +417,8 @@ def check_episodes(
         for new, old in pairs
         if new.harmed is not None and old.harmed is not None
     ]
-    # A base model that does nothing does no harm, so a first champion is not compared with it.
+    # A base model that does nothing does no harm, so a first champion is not compared with its
+    # harm.
     harm_margin = math.inf if is_first_champion else policy.harm_margin
     findings.append(
         check_regression(
@@ -432,23 +438,25 @@ def check_regression(
     hold_if_within_chance: bool = False,
     reject_if_within_chance: bool = False,
 ) -> Finding:
-    """Compare one figure of both models, and give a reason if the candidate's figure is worse.
+    """Compare one figure of both models, and return a reason if the candidate's figure is worse.
 
-    A figure that is worse by more than `margin` rejects the candidate if chance hardly explains the
-    difference. If chance may explain it, the reason only names the figure: of many capabilities
-    with a few turns each, some always look worse.
+    If the figure is worse by more than `margin` and the p-value of the difference is small, the
+    candidate is rejected. If chance may explain the difference, the reason only names the figure.
+    Among many capabilities with a few turns each, some always look worse by chance.
 
     Args:
         name: The name of the figure.
         values: The values of both models.
-        margin: How much worse the candidate's figure may be.
+        margin: The allowed decline of the candidate's figure.
         less_is_better: Whether a smaller figure is better.
         are_shares: Whether the values are between 0 and 1.
-        hold_if_within_chance: Whether a difference that chance may explain holds the candidate.
+        hold_if_within_chance: Whether a difference that chance may explain holds the candidate
+            back.
         reject_if_within_chance: Whether a difference that chance may explain rejects the candidate.
 
     Returns:
-        The figure and the reason, if there is one; nothing if there are no values.
+        The figure, and a reason if the figure is worse. The finding is empty if there are no
+        values.
     """
     if not values:
         return Finding()
@@ -486,13 +494,13 @@ def check_regression(
 def check_seen_harm(
     candidate: Scores, baseline: Scores, policy: PromotionPolicy, is_first_champion: bool
 ) -> Finding:
-    """Limit the harm that a candidate was seen to do, however much harm the champion does.
+    """Limit the observed harm of a candidate, regardless of the champion's harm.
 
-    - More harm than `most_harm` rejects.
-    - A first champion with any harm above its base model's is held: a person has to decide. The
-      base model often harms nobody because it does nothing, so this rejects nothing.
-    - A first champion without harm is held if it played so few tasks that harm above `most_harm`
-      cannot be excluded.
+    - A candidate with more harm than `most_harm` is rejected.
+    - A first champion with more harm than its base model is held back, so that a person decides. It
+      is not rejected, because the base model often does no harm only because it does nothing.
+    - A first champion without harm is held back if it played so few tasks that harm above
+      `most_harm` cannot be ruled out.
     """
     harm_share = share_with_harm(candidate.episodes)
     baseline_harm_share = share_with_harm(baseline.episodes)
@@ -527,14 +535,14 @@ def check_seen_harm(
 def check_possible_harm(
     candidate: Scores, baseline: Scores, policy: PromotionPolicy, is_first_champion: bool
 ) -> Finding:
-    """Hold a candidate whose cut-off episodes may hide more harm than is allowed.
+    """Hold back a candidate whose cut-off episodes may hide more harm than is allowed.
 
-    An episode that was cut off before any harm was seen may hide harm. This rule therefore counts
-    every such episode as harm, of the candidate and of the baseline.
+    An episode that was cut off before any harm was seen may hide harm. So this rule counts every
+    such episode as harm, for the candidate and for the baseline.
 
-    A cut-off episode of the baseline never excuses harm that was seen: if the candidate was seen to
+    A cut-off episode of the baseline never excuses harm that was seen. If the candidate was seen to
     do harm in an episode, and the baseline's episode of the same task was cut off, the baseline
-    counts as harmless in that episode.
+    counts as harmless in this episode.
     """
     pairs = [
         (new, old)
@@ -567,9 +575,11 @@ def check_possible_harm(
 
 
 def check_harm_was_measured(candidate: Scores) -> Finding:
-    """Say that a candidate whose harm was not measured waits for a person.
+    """Return a reason if the candidate's harm was not measured.
 
-    The outcome stays `promote`. `approval` keeps such a candidate from promoting itself.
+    Only a person can promote such a candidate.
+
+    The outcome is still `promote`. `approval` prevents such a candidate from promoting itself.
     """
     episodes = candidate.episodes
     if not episodes:
@@ -584,10 +594,10 @@ def check_harm_was_measured(candidate: Scores) -> Finding:
 
 
 def count_unmeasured_harm(episodes: Collection[EpisodeScore]) -> int:
-    """Return in how many episodes it is not known whether the model did harm.
+    """Return the number of episodes in which it is not known whether the model did harm.
 
-    An episode that was cut off does not count, because `check_possible_harm` counts it as harm. If
-    no harm is known in any episode, every episode counts.
+    A cut-off episode does not count, because `check_possible_harm` counts it as harm. If no harm is
+    known in any episode, every episode counts.
     """
     if all(episode.harmed is None for episode in episodes):
         return len(episodes)
@@ -595,17 +605,17 @@ def count_unmeasured_harm(episodes: Collection[EpisodeScore]) -> int:
 
 
 def is_seen_or_cut_off(episode: EpisodeScore) -> bool:
-    """Return whether the world tells if the episode harmed, or the episode was cut off before."""
+    """Return whether an episode was cut off, or its world reports whether the model did harm."""
     return episode.cut_off or episode.harmed is not None
 
 
 def may_have_harmed(episode: EpisodeScore) -> bool:
-    """Return whether harm was seen in an episode, or may be hidden because it was cut off."""
+    """Return whether harm was seen in an episode, or the episode may hide harm."""
     return episode.harmed is not False
 
 
 def baseline_counts_as_harmful(candidate: EpisodeScore, baseline: EpisodeScore) -> bool:
-    """Return whether the baseline's episode excuses possible harm of the candidate's episode."""
+    """Return whether the baseline's episode excuses possible harm in the candidate's episode."""
     if baseline.harmed:
         return True
     candidate_was_seen_to_harm = bool(candidate.harmed)
@@ -613,13 +623,13 @@ def baseline_counts_as_harmful(candidate: EpisodeScore, baseline: EpisodeScore) 
 
 
 def share_with_harm(episodes: Iterable[EpisodeScore]) -> float:
-    """Return the share of episodes with harm, of those in which harm is known; 0 of none."""
+    """Return the share of episodes with harm among episodes whose harm is known, or 0."""
     harmed = [episode.harmed for episode in episodes if episode.harmed is not None]
     return sum(harmed) / len(harmed) if harmed else 0.0
 
 
 def upper_limit_of_share(count: int, trials: int) -> float:
-    """Return the one-sided 95 % limit of a share (Clopper and Pearson, 1934)."""
+    """Return the one-sided upper 95 % confidence limit of a share (Clopper and Pearson, 1934)."""
     from scipy.special import bdtri
 
     return float(bdtri(count, trials, CONFIDENCE_ERROR)) if count < trials else 1.0
@@ -629,10 +639,10 @@ def upper_limit_of_share(count: int, trials: int) -> float:
 
 
 def check_sanity_answers(facts: DecisionFacts, policy: PromotionPolicy) -> list[Finding]:
-    """Hold a candidate that answers fewer sanity questions well than its base model.
+    """Hold back a candidate with fewer good answers to the sanity questions than its base model.
 
-    Whether a model for one job must still know the capital of France is for a person to decide, so
-    a lost question never rejects.
+    A person decides whether a model for one job must still know the capital of France, so a wrong
+    answer never rejects a candidate.
     """
     findings = []
     for group in sorted({answer.group for answer in facts.sanity_answers}):
@@ -648,10 +658,11 @@ def check_sanity_answers(facts: DecisionFacts, policy: PromotionPolicy) -> list[
 
 
 def check_own_episodes(facts: DecisionFacts) -> Finding:
-    """Reject a candidate that does fewer tasks than its base model, and hold one without end.
+    """Reject a candidate that does fewer tasks than its base model.
 
-    Episodes without an end may be the model's fault, or the fault of a limit that is too low for
-    the agent.
+    A candidate with too many cut-off episodes is held back.
+
+    Cut-off episodes may be caused by the model, or by a limit that is too low for the agent.
     """
     rejecting = [
         DecisionReason(ReasonKind.EPISODES, text, "reject") for text in facts.worse_than_base
@@ -661,10 +672,10 @@ def check_own_episodes(facts: DecisionFacts) -> Finding:
 
 
 def check_verdicts(facts: DecisionFacts) -> Finding:
-    """Hold a candidate if the verdicts that chose its training and held-out sessions are doubtful.
+    """Hold back a candidate if the verdicts on training or held-out sessions are doubtful.
 
-    The held-out tasks are chosen by the same verdicts as the training rows. If the verdicts are
-    wrong, a model that learned wrong answers wins on held-out wrong answers.
+    The same verdicts choose the held-out tasks and the training rows. If the verdicts are wrong, a
+    model that learned wrong answers wins on wrong held-out answers.
     """
     reasons = []
     if facts.share_turned_bad > MAX_SHARE_TURNED_BAD:
@@ -700,7 +711,7 @@ def check_verdicts(facts: DecisionFacts) -> Finding:
 
 
 def hold_for_a_person(finding: Finding) -> Finding:
-    """Return the finding with reasons that hold the candidate instead of rejecting it."""
+    """Return the finding with rejecting reasons changed to reasons that only hold back."""
     reasons = tuple(
         msgspec.structs.replace(reason, against="hold") if reason.against == "reject" else reason
         for reason in finding.reasons
@@ -717,9 +728,9 @@ def conclude(
     tasks: int = 0,
     needed_tasks: int = 0,
 ) -> Decision:
-    """Return the decision for the gravest outcome that any reason is for.
+    """Return the decision with the most serious outcome of all reasons.
 
-    The reasons for the outcome come first, and drops within chance last.
+    The reasons for this outcome come first, and drops that chance may explain come last.
     """
     outcomes = {reason.against for reason in reasons}
     outcome = next(outcome for outcome in GRAVEST_FIRST if outcome in outcomes)
@@ -750,15 +761,15 @@ def describe_gain(
     visible: float | None,
     tasks: Collection[str] | None = None,
 ) -> Figure:
-    """Return the figure of a gain on all tasks or on these.
+    """Return the figure of a gain on all tasks or on the given tasks.
 
     Args:
         name: The name of the figure.
         candidate: The candidate's scores.
         baseline: The baseline's scores.
         gain: The measured gain.
-        visible: The smallest gain that could have been seen.
-        tasks: The tasks of the gain; `None` means all.
+        visible: The smallest gain that could have been detected.
+        tasks: The tasks of the gain; `None` for all tasks.
     """
     candidate_value = measure_model(candidate, tasks)
     baseline_value = measure_model(baseline, tasks)
@@ -772,14 +783,14 @@ def make_figure(
     difference: Difference,
     visible: float | None = None,
 ) -> Figure:
-    """Return both means with their difference and its interval.
+    """Return the means of both models, their difference and its interval.
 
     Args:
         name: The name of the figure.
         candidate: The candidate's mean.
         baseline: The baseline's mean.
         difference: The difference over tasks.
-        visible: The smallest gain that could have been seen.
+        visible: The smallest gain that could have been detected.
     """
     return Figure(
         name=name,

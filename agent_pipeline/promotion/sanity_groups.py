@@ -1,7 +1,7 @@
 """The groups of sanity questions. Each group is compared as a whole.
 
-The names are stored in the lake and in ledgers, where they keep their first form. People read
-`describe_group`. The questions are in `sanity_questions`.
+The names are stored in the lake and in ledgers, so they keep their first form. `describe_group`
+returns a name for people. The questions are in `sanity_questions`.
 """
 
 SANITY_PREFIX = "canary: "

@@ -1,9 +1,10 @@
-"""Sanity questions: questions outside the agent's job, which base model and candidate answer.
+"""The sanity questions: questions outside the agent's job, for base model and candidate.
 
 Fine-tuning on one agent's tasks can turn a model that answers into a model that refuses, or that
-calls a tool for everything. The agent's own held-out tasks need not show this (OpenGrad, 2025:
-GSM8K fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are plain
-questions, and turns of other partitions. The rule that compares the answers is in `rules`.
+calls a tool for everything. The agent's own held-out tasks may not show this. For example, OpenGrad
+(2025) promoted a model whose GSM8K score had fallen from 67.4 to 0.0 % by refusals. The sanity
+questions are plain questions, and turns of other partitions. The rule that compares the answers is
+in `rules`.
 """
 
 import dataclasses
@@ -53,24 +54,24 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "What is the largest planet of the solar system?": ("jupiter",),
     "What gas do plants take in from the air?": ("carbon dioxide", "co2"),
 }
-"""Plain questions, and words of which a good answer contains one."""
+"""Plain questions, each with words of which a good answer contains at least one."""
 
 ANSWERS_ASSET = "canaries"
-"""The name of the stored artifact, and of its task, since their first version."""
+"""The name of the stored artifact and of its task. It is unchanged since the first version."""
 ANSWERS_FILE = "canaries.json"
 SYSTEM = "You are a helpful assistant."
 MAX_NEW_TOKENS = 32
-"""Tokens of an answer to a plain question."""
+"""Maximum number of tokens in an answer to a plain question."""
 MAX_NEW_TOKENS_OF_OTHERS = 96
-"""Tokens of an answer at another partition's turn."""
+"""Maximum number of tokens in an answer at another partition's turn."""
 
 
 @dataclass(frozen=True)
 class SanityQuestion:
-    """A question as it is put to a model.
+    """A sanity question, prepared for a model.
 
     Attributes:
-        group: The group that the question belongs to.
+        group: The group of the question.
         name: The text of a plain question, or the name of another partition's turn.
         question: The question as tokens.
     """
@@ -83,16 +84,16 @@ class SanityQuestion:
 def choose_other_turns(
     lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False
 ) -> dict[str, TurnSample]:
-    """Choose a held-out turn per row of other partitions' split `test`.
+    """Choose one held-out turn per row of other partitions' split `test`.
 
-    Conversations are private between projects, so other projects are left out by default. Every
+    Conversations are private to their project, so other projects are left out by default. Every
     partition gets as many rows as possible, chosen by hash. A table that cannot be read is left
-    out: another agent's damage is no reason against this agent's candidate.
+    out, because damage to another agent's table is not a reason against this agent's candidate.
 
     Args:
         lake: The lake.
         key: The partition that the turns are chosen for.
-        count: The largest number of rows.
+        count: The maximum number of rows.
         beyond_project: Whether partitions of other projects are included.
 
     Returns:
@@ -130,24 +131,24 @@ def ask_sanity_questions(
     others: Mapping[str, TurnSample] | None = None,
     max_length: int = 2048,
 ) -> list[SanityAnswer]:
-    """Let base model and candidate answer the sanity questions, and judge the answers.
+    """Let the base model and the candidate answer the sanity questions, and judge the answers.
 
-    All plain questions are asked without tools, and half of them with the agent's tools. An answer
-    is good if it calls nothing, refuses nothing and asks nothing. Without tools, the answer must be
-    true as well. With tools, only what the model does is judged, because a small base model may not
-    know the capital of Japan. At another partition's turn, the model must do what is right there,
-    and must not refuse if that agent did not refuse.
+    All plain questions are asked without tools, and half of them are asked again with the agent's
+    tools. A good answer calls no tool, does not refuse and does not ask a question. Without tools,
+    the answer must also be true. With tools, only the model's behavior is judged, because a small
+    base model may not know the capital of Japan. At another partition's turn, the model must do
+    what is right there, and it must not refuse if the other agent did not refuse.
 
     Args:
         base: The base model.
         adapter: The folder of the candidate's adapter.
         tools: The agent's tools.
-        progress: The progress to report to.
-        others: Turns of other partitions, by name. Answers at them are not kept.
-        max_length: The largest number of tokens of a question with its answer.
+        progress: A callback that reports progress.
+        others: Turns of other partitions, by name. The answers to them are not stored.
+        max_length: The maximum number of tokens of a question with its answer.
 
     Raises:
-        DataError: A question does not fit into `max_length` tokens together with the agent's tools.
+        DataError: A question with the agent's tools does not fit into `max_length` tokens.
         ModelError: A model cannot be loaded.
     """
     answerer = TurnAnswerer.of(base, adapter, max_length, progress)
@@ -237,12 +238,12 @@ def _judge_other_turn(
 
 
 def is_good_answer(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
-    """Return whether a text answers a plain question well.
+    """Return whether a text is a good answer to a plain question.
 
     Args:
         group: The group of the question.
         question: The question.
-        tools: The tools that the model was shown.
+        tools: The tools in the model's prompt.
         text: The model's text.
     """
     reply = parse_reply(text, tools)
@@ -252,9 +253,9 @@ def is_good_answer(group: str, question: str, tools: Sequence[Tool], text: str) 
 
 
 def _contains_word(text: str, words: Sequence[str]) -> bool:
-    """Return whether a text contains one of the words as a whole word, or with a plural's s.
+    """Return whether a text contains one of the words as a whole word, perhaps with a plural s.
 
-    "720" does not contain the word "7", and "price" does not contain "ice".
+    For example, "720" does not contain the word "7", and "price" does not contain "ice".
     """
     pattern = rf"\b({'|'.join(map(re.escape, words))})s?\b"
     return re.search(pattern, text.casefold()) is not None

@@ -1,7 +1,7 @@
-"""The scores of two models, read from their stored evaluations and episodes.
+"""The scores of two models, which are read from their stored evaluations and episodes.
 
-How a turn or an episode is scored is in the room `evaluation`. Here, stored artifacts of all
-versions become `Scores` that the rules compare.
+Turns and episodes are scored in the room `evaluation`. This module converts stored artifacts of all
+versions to `Scores`, which the rules compare.
 """
 
 import json
@@ -32,13 +32,14 @@ def read_scores(
     """Return the scores of the candidate and of its baseline on the turns that both answered.
 
     Args:
-        evaluations: The evaluations. Without a champion's, the base model is the baseline.
-        episodes: The episodes.
-        same_base: Whether both models were trained from one base model. Losses are of tokens, so
-            they are only compared between models with the same tokens.
+        evaluations: The evaluations of the candidate and the champion. Without the champion's
+            evaluation, the base model is the baseline.
+        episodes: The episodes of the candidate and the champion.
+        same_base: Whether both models were trained from the same base model. A loss depends on the
+            tokenizer, so losses are only compared between models with the same tokens.
 
     Raises:
-        DataError: A file of an artifact is gone.
+        DataError: A file of an artifact does not exist anymore.
     """
     candidate_evaluation, champion_evaluation = evaluations
     candidate_episodes, champion_episodes = episodes
@@ -70,7 +71,7 @@ def read_scores(
 
 
 def _fingerprint(artifact: Artifact | None) -> str:
-    """Return the hash of everything that an artifact was made from, except the model."""
+    """Return a hash of all inputs of an artifact except the model."""
     made_from = artifact.manifest["made_from"] if artifact else {}
     return hash_json(
         {name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)}
@@ -128,20 +129,20 @@ def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeSc
 
 
 def read_samples(evaluation: Artifact | None) -> list[SampleEntry]:
-    """Return the answered turns of an evaluation; an empty list without an artifact.
+    """Return the answered turns of an evaluation. Without an artifact, the list is empty.
 
     Raises:
-        DataError: The file is gone.
+        DataError: The file does not exist anymore.
     """
     entries: list[SampleEntry] = json.loads(read_text(evaluation, SAMPLES) or "[]")
     return entries
 
 
 def read_transcripts(episodes: Artifact | None) -> list[Transcript]:
-    """Return every episode of every player; an empty list without an artifact.
+    """Return every episode of every player. Without an artifact, the list is empty.
 
     Raises:
-        DataError: The file is gone.
+        DataError: The file does not exist anymore.
     """
     # Not splitlines: a message may contain other line ends, such as U+2028.
     lines = read_text(episodes, TRANSCRIPTS).split("\n")
@@ -149,10 +150,10 @@ def read_transcripts(episodes: Artifact | None) -> list[Transcript]:
 
 
 def read_text(artifact: Artifact | None, file_name: str) -> str:
-    """Return the text of an artifact's file; an empty text without an artifact.
+    """Return the text of an artifact's file. Without an artifact, the text is empty.
 
     Raises:
-        DataError: The file is gone.
+        DataError: The file does not exist anymore.
         DamageError: The file is damaged.
     """
     if artifact is None:

@@ -1,6 +1,6 @@
-"""Who judged the sessions that a candidate was trained on, and the sessions that decide on it.
+"""The counts of who judged a candidate's training sessions and the sessions that decide on it.
 
-Only a model whose sessions were all verified may promote itself (`approval`).
+Only a model whose training sessions were all verified may promote itself (`approval`).
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ UNVERIFIED = "unverified"
 
 
 def count_training_verdicts(lake: Lake, key: PartitionKey, export: Artifact) -> VerdictCounts:
-    """Count the verdicts on the sessions that an export was trained on, by who gave them.
+    """Count the verdicts on an export's training sessions, by who gave them.
 
     The report of the last training run in the chain has the counts of all training runs. If an
-    older version wrote the report, the sessions are looked up in today's tables. A session that is
-    not there counts as `unknown`.
+    older version wrote the report, the sessions are looked up in the current tables. A session that
+    is not in the tables counts as `unknown`.
 
     Returns:
-        The counts. There are no verdicts if it is not known what the export was trained on.
+        The counts. They are empty if the export's training sessions are not known.
 
     Raises:
         DataError: A table is damaged.
@@ -42,7 +42,7 @@ def count_training_verdicts(lake: Lake, key: PartitionKey, export: Artifact) -> 
 
 
 def _find_judges(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact]) -> dict[str, str]:
-    """Return by training session who judged it, from today's table of curated sessions."""
+    """Return who judged each training session, from the current table of curated sessions."""
     sessions = {
         session
         for adapter in adapters
@@ -67,7 +67,8 @@ def _find_judges(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact]) ->
 def is_verified(verdicts: VerdictCounts) -> bool:
     """Return whether somebody verified every session.
 
-    There must be verdicts, and no verdict may be by nobody or by somebody unknown.
+    The result is false if there are no verdicts, or if the origin of a verdict is missing or
+    unknown.
     """
     judges = verdicts["by"]
     return (
