@@ -39,8 +39,9 @@ def call_branches(
     words: str,
     thought: str = "",
 ) -> list[Encoded]:
-    """Return one row for each place of a turn at which a call may begin. The trained tokens of a
-    row are those that open the call.
+    """Return one row for each place of a turn at which a call may begin.
+
+    Only the tokens that open the call are trained.
 
     Return an empty list if the template changes the words, or if it fails on a call after words.
     The template of gpt-oss fails on a call after a thought and words. For such turns with a

@@ -489,8 +489,10 @@ def _make_scored_answer(answer: _ModelAnswer) -> ScoredAnswer:
 
 
 def _choose_examples(entries: Sequence[SampleEntry]) -> list[Example]:
-    """Return a few example turns of each kind: turns that the adapter gained, turns that it lost,
-    turns that both models get wrong, and turns that both get right.
+    """Return a few example turns of each kind.
+
+    The kinds are turns that the adapter gained, turns that it lost, turns that both models get
+    wrong, and turns that both models get right.
     """
     kinds = {
         (False, True): "gained",

@@ -58,8 +58,10 @@ def greedy(
 
 
 class Writer:
-    """A writer of greedy continuations. Verified continuations are ready at once, and all others
-    are generated in batches.
+    """A writer of greedy continuations, which generates only the continuations that are not
+    verified.
+
+    Continuations are generated in batches.
     """
 
     def __init__(

@@ -56,14 +56,16 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def p(self) -> float:
-        """Return the one-sided p-value of a gain: the probability of such a gain or a greater gain
-        if the two models are exchangeable within each task.
+        """Return the one-sided p-value of the gain, from the sign-flip test over tasks.
+
+        It is the probability of at least this gain if the two models are exchangeable within each
+        task.
         """
         return sign_flip(self.by_task)
 
     @property
     def p_of_a_loss(self) -> float:
-        """Return the one-sided p-value of a loss of this size or a greater loss."""
+        """Return the one-sided p-value of the loss, from the sign-flip test over tasks."""
         return sign_flip([-value for value in self.by_task])
 
     @property
@@ -173,8 +175,9 @@ class _Share(msgspec.Struct, frozen=True):
 def _trials_of_alike(
     tasks: Sequence[str], groups: Sequence[str], weights: Sequence[float]
 ) -> float:
-    """Return the number of trials if all turns of a task are alike: the number of tasks, or less if
-    some tasks weigh more than others.
+    """Return the number of trials for the case that all turns of a task are alike.
+
+    It is the number of tasks, or less if some tasks weigh more than others.
     """
     totals: dict[str, float] = {}
     sizes: dict[tuple[str, str], float] = {}
@@ -313,7 +316,7 @@ def sign_flip(values: Sequence[float]) -> float:
     steps = [round(_STEPS * value / total) for value in values] if total else []
     if not (flipped := [step for step in steps if step]):
         return 1.0
-    chances = np.zeros(sum(map(abs, flipped)) + 1)  # by sum of positive values
+    chances = np.zeros(sum(map(abs, flipped)) + 1)  # probability by sum of positive values
     chances[0] = 1.0
     for size in map(abs, flipped):
         chances /= 2

@@ -164,8 +164,9 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
 
 
 class _Writer:
-    """A player that keeps each episode's tokens: the prompt, and everything that was written or
-    heard after it, with a mark of which tokens the model wrote.
+    """A player that keeps the tokens of each episode, and marks the tokens that the model wrote.
+
+    The tokens of an episode are the prompt, and everything that was written or heard after it.
     """
 
     def __init__(

@@ -466,7 +466,7 @@ def write_files(
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
     with ThreadPoolExecutor(
         2
-    ) as threads:  # a converter has one thread, and half of its time are imports
+    ) as threads:  # a converter has one thread and half of its time is imports
         writing = {
             kind: threads.submit(convert, whole.path, place[kind], kind, llama_cpp_path, name)
             for kind in place

@@ -102,7 +102,7 @@ def server_answers(
 def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
     try:
         return content_of(llama.chat(prompt.messages, prompt.tools, max_new_tokens))
-    except ExportError as error:  # the server answers what it cannot read with an error of its own
+    except ExportError as error:  # the server cannot parse its answer
         return str(error), []
 
 

@@ -376,7 +376,7 @@ def _link(source: Path, target: Path) -> None:
     new = target.with_name(f".{target.name}-{uuid4().hex[:8]}")
     try:
         os.link(source, new)
-    except OSError:  # another disk, or one without hard links
+    except OSError:  # on another disk, or on a disk without hard links
         shutil.copyfile(source, new)
     _open_to_servers(new, source)
     new.replace(target)

@@ -130,7 +130,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
         return None if value is None else float(value)
 
     def measured_figures(self, names: tuple[str, ...]) -> list[str]:
-        """Return those of the given names that are figures of at least one method."""
+        """Return the given figure names for which at least one method has a figure."""
         return [
             name for name in names if any(method.figures[name] for method in self.methods.values())
         ]

@@ -102,7 +102,7 @@ def methods(
                 description=f"As {name}, with as many rows drawn by chance.",
                 assets=assets | {"sft_coreset": coreset | {"strategy": "random"}},
             )
-            # One control serves all methods that differ from it in nothing but the choice of rows.
+            # A control serves all methods that differ from it only in the choice of rows.
             if control in methods_by_name and (
                 methods_by_name[control].assets,
                 methods_by_name[control].chain,

@@ -711,7 +711,7 @@ def check_verdicts(facts: DecisionFacts) -> Finding:
 
 
 def hold_for_a_person(finding: Finding) -> Finding:
-    """Return the finding with rejecting reasons changed to reasons that only hold back."""
+    """Return the finding with reasons that only hold the candidate back and never reject it."""
     reasons = tuple(
         msgspec.structs.replace(reason, against="hold") if reason.against == "reject" else reason
         for reason in finding.reasons

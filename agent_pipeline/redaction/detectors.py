@@ -85,7 +85,7 @@ class Detectors:
             detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds
         ]
         if self._kinds & RULE_KINDS:
-            _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
+            _scanner()  # fail now if the rules cannot be loaded
 
     def find(self, text: str) -> dict[str, str]:
         """Return every private value of a text and its kind.
@@ -106,7 +106,7 @@ class Detectors:
         spaced = with_blanks_between_scripts(text)
         flat_spaced = flat if spaced is text else spaced.encode("latin-1", "replace")
         for detector in self._detectors:
-            # A name of a host may have both scripts.
+            # A host name may contain both scripts.
             seen = (text, flat) if detector is _emails else (spaced, flat_spaced)
             for kind, value in detector(*seen):
                 if kind in self._kinds and not PSEUDONYM.search(value):
@@ -174,22 +174,21 @@ def _blank(marks: re.Match[str]) -> str:
 def _found_by_rules(text: str) -> Iterator[Find]:
     data = text.encode("utf-8", "replace")
     for finding in _scanner().scan(data):
-        # A helper rule finds a secret's other half: often its public one (a client id, a host),
-        # which is none.
+        # A helper rule finds the other part of a secret, which is often public (a client id, a
+        # host) and not a secret.
         if not finding.visible and not _HELPING_SECRET.search(finding.rule_id):
             continue
         place = finding.location
         if _PAGE_TOKEN.search(data, max(0, place["start_offset"] - 60), place["start_offset"]):
             continue
-        encoded = (
-            finding.is_base64_encoded
-        )  # what was decoded does not stand in the text: its code does
+        encoded = finding.is_base64_encoded  # the text contains only the encoded secret
         secret = (
             data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
             if encoded
             else finding.secret
         )
-        # A secret of several JSON strings (a service account's file) is replaced string by string.
+        # If a secret consists of several JSON strings (a service account's file), each string is
+        # replaced separately.
         kind = _kind_of_rule(finding.rule_id)
         is_set = kind == "PASSWORD" and finding.rule_id.startswith(_OURS)
         if kind == "IBAN":
@@ -253,7 +252,7 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
         if lowered.startswith(b"pass", start) and not (
             lowered.startswith(_PASS, start) or lowered[start - 1 : start] in (b"_", b"b")
         ):
-            continue  # a passenger
+            continue  # a word such as passenger
         finds: tuple[Find, ...] = ()
         if assignment := _ASSIGNMENT.match(text, start):
             word_before = _WORD_BEFORE.search(text, max(0, start - _LONGEST_AFFIX), start)
@@ -306,7 +305,7 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
         (False, CONFIG_DENYLIST_REGEX_TO_GROUP),
     ):
         if quoted and not _QUOTED.search(rest):
-            continue  # half of the time, for nothing
+            continue  # saves half of the time
         for value in KeywordDetector().analyze_string(assignment, forms):
             secret = value if quoted else _END_OF_BARE.split(value, maxsplit=1)[0].rstrip(".:!?)\\")
             is_of_this_name = secret and not re.search(r"\w", rest[: rest.find(secret)])

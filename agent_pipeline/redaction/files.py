@@ -106,7 +106,9 @@ def texts_of_file(path: Path) -> Iterator[str]:
 
 
 def _chunks(opened: Any) -> Iterator[str]:
-    """Yield an open text in overlapping pieces, so that no value is cut apart."""
+    """Yield an open text in pieces that overlap, so that every value is complete in at least one
+    piece.
+    """
     end = ""
     while piece := opened.read(_CHUNK):
         yield end + piece
@@ -127,7 +129,7 @@ def _texts_of_gguf(path: Path) -> Iterator[str]:
 
     try:
         reader = GGUFReader(path)
-    except (ValueError, IndexError, OSError):  # no GGUF, or one that is cut off
+    except (ValueError, IndexError, OSError):  # not a GGUF, or cut off
         with path.open("rb") as opened:
             yield opened.read(_CHUNK).decode("utf-8", "replace")
         return
@@ -144,7 +146,7 @@ def _metadata_of_safetensors(path: Path) -> Iterator[str]:
     try:
         with safe_open(path, framework="numpy") as opened:
             yield json.dumps(opened.metadata() or {}, ensure_ascii=False)
-    except SafetensorError:  # cut off, or of another format: its check of the sha256 refuses it
+    except SafetensorError:  # the check of its sha256 refuses such a file
         return
 
 

@@ -24,7 +24,7 @@ def numbers(regions: tuple[str, ...] | None, text: str, flat: bytes) -> Iterator
     """
     for run in _runs(flat.translate(_CLASSES)):
         start, end = run.span()
-        if flat[start] > 57:  # no digit
+        if flat[start] > 57:  # not a digit
             yield from _iban(text, start)
             yield from _aws_key_id(text, start, end)
         elif run.group().count(b"0") >= _FEWEST_DIGITS and not _DAY.fullmatch(text, start, end):
@@ -53,7 +53,7 @@ def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterat
                 is_named = False
             place += len(value)
         if is_named and _may_be_foreign(candidate):
-            yield Find("PHONE", candidate)  # in another country's grouping
+            yield Find("PHONE", candidate)  # digits grouped as in another country
 
 
 _MEASURE = re.compile(
@@ -253,7 +253,7 @@ def _may_be_foreign(candidate: str) -> bool:
 
 @lru_cache(
     maxsize=1 << 17
-)  # as many as a megabyte has: a session is searched again after each replacement
+)  # enough for a megabyte of text, which is searched again after each replacement
 def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     """Return the telephone numbers in a run of digits.
 
@@ -303,7 +303,7 @@ def _international_numbers(candidate: str) -> tuple[str, ...]:
         )
         if matches:
             first_group = len(_RUN.search(candidate).group())  # type: ignore[union-attr]
-            # Nobody writes the code of a country in two groups: "+2 3094000786" are two numbers.
+            # Nobody splits a country code: "+2 3094000786" is two numbers.
             return tuple(
                 match.raw_string
                 for match in matches
@@ -382,14 +382,14 @@ def _label(text: str, start: int) -> str:
     of numbers with the same shape, the word before the list labels all of them.
     """
     start = _start_of_list(text, start)
-    if text[start - 1 : start] == "\n":  # a line of its own, perhaps below a label
+    if text[start - 1 : start] == "\n":  # a separate line, perhaps below a label
         label = _label_before(text, start - 1)
         return label if label in _LABELS else ""
     return _label_before(text, start)
 
 
 def _label_before(text: str, start: int) -> str:
-    if text[start - 1 : start] == "<":  # a number in such brackets is no pseudonym
+    if text[start - 1 : start] == "<":  # a number in brackets, not a pseudonym
         start -= 1
     unbound = _UNBOUND.match(text[max(0, start - 60) : start][::-1]).group()[::-1]  # type: ignore[union-attr]
     before = _HUMP.sub(" ", unbound).lower()

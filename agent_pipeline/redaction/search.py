@@ -30,7 +30,10 @@ _PRIORITIES = {kind: priority for priority, kind in enumerate(KINDS)}
 
 
 class Place(NamedTuple):
-    """A place in a text where a private value stands.
+    """An occurrence of a private value in a text.
+
+    If several occurrences begin at the same character, the first in the order of these fields is
+    used.
 
     If several places begin at the same character, the first in the order of these fields is used.
 
@@ -208,8 +211,8 @@ class Search:
                     break
 
     def _labelled(self, text: str, before: str) -> Iterator[Place]:
-        """Yield the places of last digits and of bank codes. They count only if a nearby word says
-        what they are.
+        """Yield the occurrences of a value's last digits and of bank codes that follow a label such
+        as "ending in".
         """
         for match in _SHORT_CODE.finditer(text):
             code = match.group().lower()

@@ -205,8 +205,8 @@ def _part(value: str, part: str) -> str:
         return characters[-int(last[1]) :]
     if places := re.fullmatch(r"(\d+)-(\d+)", part):
         start, end = int(places[1]), int(places[2])
-        # A made-up value may be shorter than the private one: what lies beyond its end is taken
-        # from its beginning.
+        # A made-up value may be shorter than the private value. In this case, the missing
+        # characters are taken from its beginning.
         return "".join(characters[place % len(characters)] for place in range(start - 1, end))
     return value
 

@@ -99,7 +99,7 @@ def _expression_for(texts: list[str]) -> str:
     """Return a regular expression that matches any of the sorted texts. Common beginnings are
     compared only once.
     """
-    if "" in texts:  # a shorter text ends here and matches for the longer texts too
+    if "" in texts:  # a text ends here, and every longer text begins with it
         return ""
     branches = []
     for first, group in groupby(texts, key=lambda text: text[0]):

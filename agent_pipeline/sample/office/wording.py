@@ -64,7 +64,7 @@ class When:
 
 
 def say_when(day: date, hour: int, today: date, rng: Random) -> When:
-    """Return a day and an hour in random order and wording."""
+    """Return a date and a time in random order and wording."""
     said_day, said_hour = say_day(day, today, rng), say_hour(hour, rng)
     parts = [said_day, f"at {said_hour}"]
     if rng.random() < 0.3:
@@ -75,8 +75,10 @@ def say_when(day: date, hour: int, today: date, rng: Random) -> When:
 
 
 def say_day(day: date, today: date, rng: Random) -> str:
-    """Return a day as a user writes it: `tomorrow`, `on Thursday` (within six days), `on April 9`,
-    `on 9 April` or `on 04-09`.
+    """Return a date as a user writes it.
+
+    The forms are `tomorrow`, `on Thursday` (within six days), `on April 9`, `on 9 April` and `on
+    04-09`.
     """
     ahead = (day - today).days
     forms = [
