@@ -40,24 +40,24 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "invalid_item": DamageKind(
         "drop_session",
         _LOST,
-        "an item that could not be read, or that is neither a message nor a call; its content "
-        "is lost",
+        "an item that could not be read, or an item that is neither a message nor a call; its "
+        "content is lost",
     ),
     "unread": DamageKind(
         "drop_session",
         _LOST,
-        "a part with words, a call or a result that the reader does not understand; `skipped` "
+        "a part that the reader does not understand, with text, a call or a result; `skipped` "
         "counts such parts by type",
     ),
     "torn_record": DamageKind(
         "drop_session",
         _LOST,
-        "a record of the session that was written only in part; its content is lost",
+        "an incomplete record of the session; the content of the record is lost",
     ),
     "cut_text": DamageKind(
         "drop_session",
         _LOST,
-        "a text that a logger or an exporter cut off or hid; the agent saw the whole text",
+        "a text that a logger or an exporter cut off or hid, although the agent saw the whole text",
     ),
     "missing_media": DamageKind(
         "drop_session",
@@ -74,7 +74,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "invalid_context": DamageKind(
         "drop_session",
         _LOST,
-        "a context that could not be read; it may have named the task, which decides the split",
+        "a context that could not be read; the context may have named the task, and the task "
+        "decides the split",
     ),
     "invalid_arguments": DamageKind(
         "drop_session",
@@ -84,7 +85,7 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "orphan_output": DamageKind(
         "drop_session",
         _NOT_KEPT,
-        "a result without a call; the result is left out in any case",
+        "a result without a call; every action removes the result",
     ),
     "mismatched_call_id": DamageKind(
         "drop_session",
@@ -100,20 +101,24 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "empty_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "a call or a result without an id; the two are paired by position, and the call gets an id",
+        "a call or a result without an id; the call and the result are matched by position, and"
+        " the call gets an id",
     ),
     "reused_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "an id that an earlier call already has; the later call gets an id of its own",
+        "an id that an earlier call already has; repair gives the later call a new id",
     ),
     "double_encoded_arguments": DamageKind(
-        "repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; they are decoded"
+        "repair",
+        _NOT_KEPT,
+        "arguments that are JSON inside a JSON string; repair decodes the arguments",
     ),
     "invalid_unicode": DamageKind(
         "repair",
         _NOT_KEPT,
-        "half a character, which UTF-8 cannot store; it is replaced by U+FFFD",
+        "half a character, which UTF-8 cannot store; repair replaces the half character with "
+        "U+FFFD",
     ),
     "empty_message": DamageKind(
         "repair",
@@ -129,8 +134,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "call_said_twice": DamageKind(
         "repair",
         _NO_TURN,
-        "the raw text of a call next to the same call; repair removes the text and the code fence "
-        "around it",
+        "a call that is recorded twice, as a call and as raw text; repair removes the text and "
+        "the code fence around it",
     ),
     "trailing_user": DamageKind(
         "keep",
