@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -31,7 +32,10 @@ OPTIONS = {"key": "key", "secret": "secret"}
 
 def serve() -> None:
     """A server that speaks S3; `GET /-/count` answers how often what was asked, and forgets it."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        create_backend_app,
+    )
     from werkzeug.serving import make_server
 
     app, asked = DomainDispatcherApplication(create_backend_app), Counter[str]()
@@ -125,7 +129,7 @@ def main(partition: str = "shop/support") -> None:
     print(
         "| what | bucket, CPU | folder, CPU | ratio | bucket | folder | ratio | requests |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     )
-    found: dict[str, list[tuple[tuple[float, float], tuple[float, float], int]]] = {
+    found: dict[str, list[Any]] = {
         "first run": [],
         "second run": [],
     }

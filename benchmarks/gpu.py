@@ -203,7 +203,7 @@ def measured(
     rows: list[Encoded], step_rows: int, as_trees: bool, **options: Any
 ) -> tuple[float, int, float]:
     """The median seconds of a step, the most bytes of the GPU's memory, and the last loss."""
-    sft.trains_as_trees = lambda *_: as_trees
+    vars(sft)["trains_as_trees"] = lambda *_: as_trees
     gc.collect()  # the model before
     torch.cuda.reset_peak_memory_stats()
     config = TrainingConfig(

@@ -18,7 +18,7 @@ import numpy as np
 
 from agent_pipeline.datasets.sketches import choose_bands
 from agent_pipeline.selection.candidates import hash_conversation
-from agent_pipeline.selection.clusters import measure_nearest, sample
+from agent_pipeline.selection.clusters import draw_sample, measure_nearest
 from agent_pipeline.selection.duplicates import NEAR, find_near_pairs, split_words
 from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.pool import Pool
@@ -154,7 +154,7 @@ def strategies(n: int = 20_000) -> None:
         vectors, topic, losses = embeddings(n, seed)
         chance = np.mean(
             [
-                measure_nearest(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean()
+                measure_nearest(vectors, vectors[draw_sample(n, PICKS, 100 + draw)]).mean()
                 for draw in range(3)
             ]
         )

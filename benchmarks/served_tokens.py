@@ -178,11 +178,9 @@ def print_limits(stores: dict[str, list[Session]]) -> None:
         found = unwritable_calls(
             {"messages": session.messages, "tools": session.tools} for session in sessions
         )
-        for tool, limits in sorted(found.items(), key=lambda item: -sum(item[1]["why"].values())):
-            why = ", ".join(f"{reason} ({count})" for reason, count in limits["why"].items())
-            print(
-                f"| {name} | {tool} | {limits['calls']} | {sum(limits['why'].values())} | {why} |"
-            )
+        for tool, limits in sorted(found.items(), key=lambda item: -sum(item[1].reasons.values())):
+            why = ", ".join(f"{reason} ({count})" for reason, count in limits.reasons.items())
+            print(f"| {name} | {tool} | {limits.count} | {sum(limits.reasons.values())} | {why} |")
 
 
 def main(traces: Path) -> None:

@@ -57,7 +57,7 @@ def main() -> None:
             for device in dict.fromkeys([EXACT, exact_device()])
             for name in (PLAIN, TREES)
         }
-        max_nodes = sft.nodes_of_a_tree(CONFIG, max(len(row.input_ids) for row in rows))
+        max_nodes = sft.limit_nodes(CONFIG, max(len(row.input_ids) for row in rows))
         tokens, left = (
             sum(len(row.input_ids) for row in rows),
             shared_fraction(rows, STEP_ROWS, max_nodes),
@@ -111,7 +111,7 @@ def measured(
     base: BaseModel, rows: list[Encoded], as_trees: bool, device: Device
 ) -> tuple[float, list[float]]:
     """Core-seconds of one pass over the rows, and the loss of each step."""
-    sft.trains_as_trees = lambda *_: as_trees
+    vars(sft)["trains_as_trees"] = lambda *_: as_trees
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(base, device)
         tokenizer = load_renderer(base.path).tokenizer

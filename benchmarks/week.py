@@ -182,6 +182,7 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     cache = folder / f"measured-{export.identity[:8] if export else 'base'}.json"
     if not cache.exists():
         tasks = tasks_to_play(WORLD, [], 0, MEASURED, MEASURED_SEED, like="support-")
+        player: Any
         if export:
             player = gguf_player(served_form(lake, export), 96, 2048, 0.0)
         else:
