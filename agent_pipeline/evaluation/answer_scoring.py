@@ -133,7 +133,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
 
 
 def values_agree(sample: TurnSample, text: str) -> bool:
-    """Return whether the values in a text are correct.
+    """Return whether an answer contains the right numbers and ids.
 
     Every value in the text must occur in the conversation, in the tools or in the recorded answer.
     If an answer was expected, the text must also contain each new value of the recorded answer: a

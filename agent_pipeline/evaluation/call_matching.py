@@ -37,8 +37,8 @@ def same(left: object, right: object) -> bool:
 
 
 def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
-    """Return a value in a normal form of its schema, so that values with the same effect are equal
-    by `same`.
+    """Return a value in a normal form, so that `same` is true for values that have the same effect
+    by the schema.
     """
     if isinstance(value, dict):
         properties, required = schema.get("properties") or {}, schema.get("required") or ()

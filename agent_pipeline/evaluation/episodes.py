@@ -351,7 +351,7 @@ class _RunningEpisode:
             self.end = "answered" if answer.strip() else "silent"
 
     def finish(self) -> Episode:
-        """Return the finished episode."""
+        """Return the finished episode, with the outcome that its world reports."""
         outcome = task_outcome(self._world)
         return Episode(
             task_key=str(self.task.row.get("task_key", self.task.number)),

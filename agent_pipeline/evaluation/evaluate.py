@@ -63,7 +63,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class FigureOfBoth:
-    """One figure of both models.
+    """The values of one figure for the base model and the adapter.
 
     Attributes:
         base: The base model's value; `None` if it cannot be measured.
@@ -231,7 +231,7 @@ def _choose_questions(
     rows: list[DatasetRow],
     options: EvaluationOptions,
 ) -> list[int]:
-    """Return the positions of the questions that are answered.
+    """Return the positions of the questions that the models will answer.
 
     Args:
         questions: The questions.
@@ -386,7 +386,7 @@ def _measure_verified_calls(
 def _list_row_losses(
     rows: Sequence[DatasetRow], passes: Mapping[str, ForwardPass]
 ) -> list[RowLossEntry]:
-    """Return the losses of each row.
+    """Return both models' losses on each held-out row.
 
     If the turns of a row were encoded as separate rows, the row's loss combines all its turns.
     """

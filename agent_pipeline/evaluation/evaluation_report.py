@@ -77,7 +77,7 @@ class ModelFigures(AnswerFigures, frozen=True, kw_only=True):
 
 
 class ToolFigures(msgspec.Struct, frozen=True):
-    """The figures of the turns whose first expected call uses one tool.
+    """Both models' figures at the turns whose first expected call uses a given tool.
 
     Attributes:
         n: The number of turns.
@@ -111,7 +111,9 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison of an adapter with its base model. The report contains no times.
+    """The comparison of an adapter with its base model.
+
+    The report contains no times.
 
     Attributes:
         base: The base model's figures.

@@ -85,7 +85,7 @@ class Writer:
         best: Sequence[int] = (),
         read: ReadTokens | None = None,
     ) -> None:
-        """Request the continuation of a prompt.
+        """Add a prompt whose greedy continuation is wanted.
 
         Prompts are collected until their keys and values take `CACHE_BYTES`, so that prompts of
         similar length are generated together.
@@ -148,8 +148,10 @@ class _Open:
 def verified_beginning(
     expected: Sequence[int], best: Sequence[int], stops: Collection[int]
 ) -> tuple[list[int], bool]:
-    """Return the greedy tokens up to and including the first token that differs from the expected
-    one, and whether the text ends there.
+    """Return the greedy tokens up to the first token that differs from the expected text, and
+    whether the model ends there.
+
+    The first differing token is included.
     """
     for position, (token, likeliest) in enumerate(zip(expected, best, strict=True)):
         if likeliest in stops:

@@ -70,10 +70,10 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float:
-        """Return the standard error, but at least the standard error of two models that differ on
-        the usual share of turns.
+        """Return the standard error, or the usual standard error if that is larger.
 
-        A smaller standard error on few tasks is luck.
+        The usual standard error is that of two small models that differ on `USUALLY_DIFFERENT` of
+        the turns. A smaller standard error on few tasks is luck.
         """
         return max(self.se or 0.0, sqrt(USUALLY_DIFFERENT / self.samples))
 
@@ -175,7 +175,7 @@ class _Share(msgspec.Struct, frozen=True):
 def _trials_of_alike(
     tasks: Sequence[str], groups: Sequence[str], weights: Sequence[float]
 ) -> float:
-    """Return the number of trials for the case that all turns of a task are alike.
+    """Return the effective number of trials if all turns of each task are alike.
 
     It is the number of tasks, or less if some tasks weigh more than others.
     """
@@ -230,8 +230,7 @@ def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, 
 def within(
     value: float, se: float, quantile: float, units: int, least: float = -1.0, most: float = 1.0
 ) -> tuple[float, float]:
-    """Return the interval of a value that is bounded, for statistics that are not a difference of
-    two shares of turns.
+    """Return the interval of a bounded value that is not a difference of two shares of turns.
 
     An example is a difference of areas under curves. The value is treated as a share of the way
     from `least` to `most`. The interval is Wilson's, with the effective number of trials.

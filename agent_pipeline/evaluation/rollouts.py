@@ -60,7 +60,9 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
 
 
 def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[list[Row], Play]:
-    """Return the samples as training rows, and the function that rewards the model's turns."""
+    """Return the samples as training rows, and the function that lets the model answer them and
+    rewards the answers.
+    """
     by_id = {f"{sample.row_id}:{sample.turn_index}": sample for sample in samples}
     rows: list[Row] = [
         {
@@ -101,7 +103,7 @@ def world_rollouts(
     max_length: int,
     harm_penalty: float,
 ) -> Play:
-    """Return the function that plays tasks in a world.
+    """Return the function that lets a model play tasks in a world and rewards the episodes.
 
     An episode earns the world's reward if it ends with an answer. `harm_penalty` is subtracted if
     the episode changed the world wrongly.
@@ -119,7 +121,7 @@ def world_rollouts(
 
 @dataclass(frozen=True)
 class Practice:
-    """The material that `train_on_policy` trains on.
+    """The tasks or turns on which `train_on_policy` trains, and how they are rewarded.
 
     Attributes:
         rows: The tasks to play, or the turns to answer.
@@ -134,7 +136,7 @@ class Practice:
 
 
 def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> Practice:
-    """Return the material that `train_on_policy` trains on.
+    """Return the tasks or turns on which `train_on_policy` trains.
 
     Args:
         rows: SFT rows of the split `train`.

@@ -118,7 +118,7 @@ def turn_samples(
 
 
 def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnSample]:
-    """Return `limit` samples in their original order.
+    """Return `limit` samples that come from as many tasks as possible, in their original order.
 
     The first sample of each task is chosen first, then the second sample of each task, in an order
     that is given by a hash.

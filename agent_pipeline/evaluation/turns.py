@@ -46,7 +46,7 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """A sample as tokens.
+    """A held-out turn as tokens, ready for a model to answer.
 
     Attributes:
         sample: The sample.

@@ -155,8 +155,10 @@ class _Conversation:
         return True
 
     def _ask(self) -> tuple[Message, Message] | None:
-        """Return the model's next answer as the client receives it and as a training row has it, or
-        None if the conversation ends here.
+        """Return the model's next answer in two forms, or None if the conversation ends here.
+
+        The first form is the answer as the client receives it. The second form is the answer as a
+        training row has it.
         """
         prompt = self.renderer.prompt_ids(self.trained, self.tools)
         served = self.llama.tokenize(self.llama.render(self.sent, self.tools), add_special=True)

@@ -22,7 +22,7 @@ MOST_DIGITS = 16
 
 @dataclass(frozen=True)
 class UnwritableCalls:
-    """The calls of a tool whose calls llama.cpp prevents in at least one case.
+    """The number of a tool's calls, and how many of them llama.cpp prevents.
 
     Attributes:
         count: The number of all calls of the tool.

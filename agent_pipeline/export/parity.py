@@ -305,8 +305,9 @@ def _parts(
 
 
 def count_causes(differences: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
-    """Count a conversation for each tool that causes a difference, with the first reason of each
-    tool. Return whether there is a cause.
+    """Count a conversation for each tool that causes a difference. Return whether there is a cause.
+
+    The first reason of each tool is kept.
     """
     for tool, cause in causes.items():
         differences.setdefault(tool, ToolDifference(0, cause)).conversations += 1
@@ -367,7 +368,7 @@ def template_of(gguf: Path) -> str | None:
 
 
 def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
-    """Return a marked text as the token ids of its special tokens and the texts between them."""
+    """Return a rendered text as a list of special token ids and of the texts between them."""
     specials, pieces, position = renderer.special_tokens, list[int | str](), 0
     tokens = renderer.tokenize(text)
     names = renderer.tokenizer.convert_ids_to_tokens(tokens.ids)

@@ -64,7 +64,7 @@ def find_tool(name: str, llama_cpp_path: str | os.PathLike[str] | None = None) -
 
 
 def find_quantizer(llama_cpp_path: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return the beginning of a command that quantizes.
+    """Return the first arguments of the command that quantizes a file.
 
     Raises:
         ExportError: There is no build of llama.cpp.

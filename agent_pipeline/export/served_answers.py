@@ -45,7 +45,7 @@ def _canonical(arguments: str) -> str:
 def read(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], answers: Sequence[Completion]
 ) -> list[Content]:
-    """Return the contents of generated answers."""
+    """Return the words and the calls of generated answers."""
     texts = (
         tokenizer.decode(
             answer.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -124,7 +124,7 @@ def gate(
     least: float,
     ties: Mapping[str, Collection[int]],
 ) -> dict[str, KeptDecisions]:
-    """Return the decisions that each type of file keeps.
+    """Compare the decisions and calls of each exported file with the merged model's.
 
     For each type, the result counts the turns with the merged model's decision (to call or not),
     the turns with the same calls, and the server's answers that match the file's tokens or the

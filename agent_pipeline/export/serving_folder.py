@@ -116,7 +116,7 @@ class ServedFiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, section: str, files: dict[str, str]) -> "ServedFiles":
-        """Return the record of a section and its files."""
+        """Return the record of a preset section and of the files with their sha256."""
         return cls(section, files, hash_json([section, files]))
 
 
@@ -176,7 +176,7 @@ def _read_record(folder: Path) -> ServedFiles | None:
 
 
 def _section(folder: Path) -> str:
-    """Return the section of a partition, or an empty text if the folder's record is damaged.
+    """Return the preset section of a partition, or an empty text if the folder's record is damaged.
 
     Older versions wrote the section into a separate file and wrote no record.
     """

@@ -25,7 +25,7 @@ MOST = 1000
 
 
 def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) -> dict[str, Any]:
-    """Return the parameters of the task `compare_methods`, without the parameters of all tasks.
+    """Return the parameters of the task `compare_methods`, except those that every task has.
 
     Raises:
         SettingsError: A method or a setting does not exist, or a value is wrong.

@@ -49,7 +49,7 @@ def page(report: ComparisonReport, picture: str = CHART) -> str:
 
 
 def findings(report: ComparisonReport) -> Iterator[str]:
-    """Yield the conclusions, each as a sentence or a list."""
+    """Yield the conclusions of a comparison, each as a sentence or a list."""
     clear = [comparison for comparison in report.comparisons if comparison.beyond_noise]
     lines = [
         f"- **{comparison.method}** against {comparison.against}: {_words(comparison.figure)} "
@@ -85,7 +85,7 @@ def findings(report: ComparisonReport) -> Iterator[str]:
 
 
 def verdict(comparison: MethodDifference, seeds: int) -> str:
-    """Return the meaning of a difference in words."""
+    """Return a phrase that says whether a difference is beyond noise."""
     if seeds < 2:
         return "unknown: one seed"
     if not comparison.beyond_noise:

@@ -160,7 +160,7 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
 def _describe_setting(
     lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, sizes: SplitSizes
 ) -> str:
-    """Return a sentence with the setting that holds out enough tasks sooner."""
+    """Return a sentence with a setting that makes enough held-out tasks available sooner."""
     share = share_that_suffices(tasks, needed, sizes)
     if share is None:
         return (

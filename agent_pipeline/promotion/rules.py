@@ -341,7 +341,7 @@ def check_calling(
 
 
 def check_separation(call_recall: Finding, over_call: Finding, policy: PromotionPolicy) -> Finding:
-    """Refuse a candidate that calls nearly as often at turns without an expected call as with one.
+    """Refuse a candidate whose calls hardly depend on whether a call is expected.
 
     Such a model always calls, never calls, or calls at random, regardless of its gain.
     """
@@ -728,7 +728,7 @@ def conclude(
     tasks: int = 0,
     needed_tasks: int = 0,
 ) -> Decision:
-    """Return the decision with the most serious outcome of all reasons.
+    """Return the decision that follows from all reasons. The most serious outcome wins.
 
     The reasons for this outcome come first, and drops that chance may explain come last.
     """

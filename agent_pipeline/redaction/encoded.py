@@ -138,7 +138,7 @@ def _decode_once(text: str) -> Decoded | None:
 
 
 def _decoded_characters(encoded: str) -> str:
-    """Return the characters that a match encodes, or the match itself if it encodes nothing."""
+    """Return the characters that a match stands for, or the match itself if it cannot be decoded."""
     if encoded[0] == "%":
         try:
             return unquote_to_bytes(encoded).decode()

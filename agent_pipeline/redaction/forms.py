@@ -30,7 +30,7 @@ _TAG = re.compile(r"(?<=.)\+[^@]*(?=@)")
 
 
 class Key(NamedTuple):
-    """A run of digits that gives a value away.
+    """A run of digits that reveals a private value.
 
     Attributes:
         digits: The digits.
@@ -130,7 +130,7 @@ def compact(value: str) -> str:
 
 
 def spellings(kind: str, value: str) -> set[str]:
-    """Return the texts that are searched literally.
+    """Return the spellings of a value that are searched literally.
 
     These are the value itself and, for a number that contains letters, the value in both cases and
     without separators.

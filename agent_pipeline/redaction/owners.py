@@ -110,7 +110,7 @@ def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | Non
 
 
 class OwnerSearch:
-    """A search for the owners of addresses.
+    """A search for places where a text names the owner of an e-mail address.
 
     `names` are words that are known to be names. `prompts` are texts whose names are kept.
     """

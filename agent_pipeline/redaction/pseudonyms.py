@@ -146,7 +146,7 @@ class Pseudonyms:
         return f"<{place.kind}_{self._numbers[value]}{part and f':{part}'}>"
 
     def _assign(self, value: _Value) -> None:
-        """Assign a number to a value.
+        """Assign the number of its pseudonym to a value.
 
         An address and the names of its owner get related numbers, so that made-up values can keep
         the relation.

@@ -14,13 +14,14 @@ _BORDER = re.compile(
 
 
 def with_blanks_between_scripts(text: str) -> str:
-    """Return a text with a blank at each border between such a script and Latin letters or digits.
+    """Return a text with a blank between Chinese, Japanese or Korean characters and Latin letters
+    or digits.
 
-    Return the same object if the text has no character of such a script.
+    Return the same object if the text has no such characters.
     """
     return text if text.isascii() or not _CHARACTER.search(text) else _BORDER.sub(" ", text)
 
 
 def is_of_script_without_blanks(character: str) -> bool:
-    """Return whether a character belongs to a script that has no blanks between words."""
+    """Return whether a character is Chinese, Japanese or Korean, so that no blanks separate words."""
     return not character.isascii() and bool(_CHARACTER.match(character))

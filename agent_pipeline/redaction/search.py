@@ -66,7 +66,7 @@ class _Target(NamedTuple):
 
 
 class Search:
-    """A search for all forms of the given values.
+    """A search for private values in all forms in which they may be written.
 
     Args:
         kinds: The kind of each value.
@@ -114,8 +114,8 @@ class Search:
         self.owners = OwnerSearch(self._addresses, names, prompts)
 
     def _target(self, value: str, kind: str, regions: tuple[str, ...]) -> _Target:
-        """Return the target of a value. A number that is another form of a known value gets the
-        target of the known value.
+        """Return the kind and the identity of a value. If a number is another form of a known
+        value, return those of the known value.
         """
         if kind in NUMERIC:
             for digits in whole_keys(kind, value, regions):
@@ -211,8 +211,8 @@ class Search:
                     break
 
     def _labelled(self, text: str, before: str) -> Iterator[Place]:
-        """Yield the occurrences of a value's last digits and of bank codes that follow a label such
-        as "ending in".
+        """Yield the last digits of values, and bank codes, if a label such as "ending in" precedes
+        them.
         """
         for match in _SHORT_CODE.finditer(text):
             code = match.group().lower()
@@ -223,7 +223,7 @@ class Search:
                 yield _place(match.start(), match.end(), bank_code)
 
     def identity_of(self, address: str) -> str:
-        """Return the identity of an address that this search looks for."""
+        """Return the identity of an e-mail address, which is equal for all forms of the address."""
         return self._addresses[address].identity
 
     def within(self, texts: Iterable[str]) -> set[str]:

@@ -179,8 +179,8 @@ def _scope(kind: str, number: int, system: str, task_key: str) -> str:
 
 @lru_cache(maxsize=256)
 def _said_by(system: str) -> frozenset[tuple[str, int]]:
-    """Return the values whose pseudonyms a system message contains, and the names of the address
-    owners.
+    """Return the kind and the number of each pseudonym in a system message, and of the names of the
+    address owners.
     """
     values = set()
     for match in PSEUDONYM.finditer(system):
@@ -193,7 +193,9 @@ def _said_by(system: str) -> frozenset[tuple[str, int]]:
 
 
 def _part(value: str, part: str) -> str:
-    """Return the part of a made-up value that a pseudonym stands for (see `PSEUDONYM`)."""
+    """Return the part of a made-up value for a pseudonym that stands for a part of a value (see
+    `PSEUDONYM`).
+    """
     if not part:
         return value
     if part.endswith("local"):

@@ -94,8 +94,9 @@ class _KnownValues:
 
 @lru_cache(maxsize=64)
 def _look_up(known: Known, _: int, regions: tuple[str, ...]) -> _KnownValues:
-    """Return the known values, prepared for a search. `_` is their size in bytes, so that the cache
-    notices new values.
+    """Return the known values, prepared for a search.
+
+    `_` is their size in bytes. It is a key of the cache, so that the cache notices new values.
     """
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}

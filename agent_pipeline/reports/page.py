@@ -342,8 +342,9 @@ def differing_turns(split: Split, rows: Mapping[str, StoredRow]) -> list[PageIte
 def bounded(
     items: Iterable[PageItem], most: int, what: str, path: str
 ) -> tuple[list[PageItem], list[str]]:
-    """Return at most `most` items, with harm and the candidate's losses first, and a note about the
-    items that are left out.
+    """Return at most `most` items for a page, and a note about the items that are left out.
+
+    Items with harm come first, then the candidate's losses.
 
     Args:
         items: The items.

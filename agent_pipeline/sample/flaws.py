@@ -34,17 +34,17 @@ Spoil = Callable[[Step, Moment], list[Step | Imagined]]
 
 
 def honest(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Take the step as it is."""
+    """Return the step unchanged."""
     return [step]
 
 
 def loop(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Make each call three times."""
+    """Repeat a call three times."""
     return [step] * 3 if isinstance(step, Call) else [step]
 
 
 def no_answer(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Leave out the last answer."""
+    """Leave out the last answer of the session."""
     return [] if isinstance(step, Say) and moment.last_turn else [step]
 
 
@@ -65,8 +65,8 @@ def empty_promise(step: Step, moment: Moment) -> list[Step | Imagined]:
 
 
 def slip(name: str) -> Spoil:
-    """Return the domain's slip with this name as a flaw. It affects only calls that change the
-    world.
+    """Return a flaw that makes a domain-specific mistake, such as a wrong amount, in calls that
+    change the world.
     """
 
     def spoil(step: Step, moment: Moment) -> list[Step | Imagined]:

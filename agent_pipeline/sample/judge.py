@@ -56,7 +56,7 @@ def repetition(episode: Episode) -> str | None:
 
 
 def haste(episode: Episode, domain: Domain) -> str | None:
-    """Return a complaint if a call changed something that was not looked up before."""
+    """Return a complaint if a call changed a record that no earlier look-up showed."""
     results: list[tuple[Call, object]] = []
     for event, after in pairwise(episode.events):
         if isinstance(event, Call) and isinstance(after, Result):

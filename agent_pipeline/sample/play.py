@@ -38,8 +38,8 @@ class Episode:
 
 
 def voice(domain: Domain, wording: int) -> Voice:
-    """Return a voice that words each kind of answer in the `wording`-th way (modulo the number of
-    ways).
+    """Return a function that words the agent's answers, always in the `wording`-th form (modulo the
+    number of forms).
     """
 
     def say(kind: str, **slots: object) -> Say:

@@ -48,7 +48,7 @@ class Say:
     kind: str
 
     def after(self, facts: str) -> Self:
-        """Return the same answer with the facts that it relies on before it."""
+        """Return this answer with the facts that it relies on in front."""
         return replace(self, text=f"{facts} {self.text}")
 
 
@@ -135,7 +135,7 @@ but not in their meaning.
 
 @dataclass
 class Mind:
-    """The memory of an agent in one session: its voice, its look-ups, and whether it follows the
+    """The state of an agent in one session: its voice, its look-ups, and whether it follows the
     house rules.
     """
 

@@ -75,16 +75,16 @@ class Plot:
         return self.ask(self.rng.choice(forms).format(thing=self.thing, id=self.written(order_id)))
 
     def pick(self, forms: tuple[str, ...], **slots: str) -> str:
-        """Return a random form, filled in and capitalized like the beginning of a sentence."""
+        """Return a random phrase with its slots filled in and a capital first letter."""
         return wording.first_upper(self.rng.choice(forms).format(**slots))
 
     def written(self, order_id: str) -> str:
-        """Return an order id as this user writes it."""
+        """Return an order id in a spelling that a user might choose, such as `k-482` for `K482`."""
         return wording.written_id(order_id, UNTIDY_IDS, self.rng)
 
 
 def turns(path: str, plot: Plot) -> Turns:
-    """Return the turns of a path, by its name in `difficulty.PATHS`."""
+    """Return the user's turns for a path, which is a name in `difficulty.PATHS`."""
     return SCRIPTS[path](plot)
 
 

@@ -1,4 +1,4 @@
-"""The slips of a shop agent in changing calls, and the results that it makes up if it skips a
+"""The mistakes of a shop agent in changing calls, and the results that it makes up if it skips a
 look-up.
 """
 
@@ -11,7 +11,7 @@ from agent_pipeline.sample.world import Call
 
 
 def wrong_tool(call: Call, rng: Random) -> Call:
-    """Cancel instead of refunding, or refund instead of canceling."""
+    """Return a `cancel` instead of a `refund`, or a `refund` instead of a `cancel`."""
     if call.name == "refund":
         return replace(call, name="cancel", arguments={"order": call.arguments["order"]})
     return replace(
@@ -20,7 +20,7 @@ def wrong_tool(call: Call, rng: Random) -> Call:
 
 
 def wrong_amount(call: Call, rng: Random) -> Call | None:
-    """Refund half of the amount, double the amount, or 10 dollars too much."""
+    """Return the refund with half of the amount, double the amount, or 10 dollars too much."""
     if call.name != "refund":
         return None
     amount = call.arguments["amount"]
@@ -34,7 +34,7 @@ def wrong_amount(call: Call, rng: Random) -> Call | None:
 
 
 def invented_id(call: Call, rng: Random) -> Call:
-    """Change an order that nobody mentioned: the right id with other digits."""
+    """Return the call with an order that nobody mentioned: the right id with other digits."""
     order_id = call.arguments["order"]
     digits = (int(order_id[1:]) + rng.randrange(1, 900)) % 1000
     return replace(call, arguments={**call.arguments, "order": f"{order_id[0]}{digits:03d}"})
@@ -44,7 +44,9 @@ SLIPS = {"wrong_tool": wrong_tool, "wrong_amount": wrong_amount, "invented_id": 
 
 
 def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, str]:
-    """Make up an order that suits the request. If the user gave a name, its id is made up too."""
+    """Return a made-up order that suits the request. If the user gave a name, its id is made up
+    too.
+    """
     key = look_up.arguments["query"]
     order_id = f"{rng.choice('KRT')}{rng.randrange(100, 1000)}" if " " in key else key
     status = "open" if request.intent == "cancel" else "delivered"
