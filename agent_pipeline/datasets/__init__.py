@@ -1,7 +1,8 @@
-"""The forms of curated sessions that trainers read: SFT rows, preference pairs, KTO rows, ShareGPT.
+"""The dataset forms of curated sessions: SFT rows, preference pairs, KTO rows, ShareGPT.
 
-The permanent split by task, the tables' schemas and the published files belong here. Which rows
-are trained on does not: that is decided in `selection`.
+The permanent split by task, the tables' schemas and the published files belong here. The choice of
+the rows to train on belongs to `selection`.
 
-Every row has `session_id`, `content_sha256` and `task_key`, which name the session it is from.
+Every row has `session_id`, `content_sha256` and `task_key`, which identify the session that the row
+comes from.
 """

@@ -1,8 +1,8 @@
-"""The making of a data set in the lake: its rows are staged, checked, committed and published.
+"""Building of a dataset in the lake: its rows are staged, checked, committed and published.
 
-A table replaces the last one only after the rows are proved to be in one split each, and files are
-published only after the table is in its place. How rows are made from sessions does not belong here
-(`sft`, `preferences`, `kto`, `sharegpt`).
+A table replaces the last one only after a check that each row is in a single split. Files are
+published only after the table is committed. Making rows from sessions belongs to `sft`,
+`preferences`, `kto` and `sharegpt`.
 """
 
 import hashlib
@@ -66,10 +66,10 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 StoredRow = dict[str, Any]
-"""A row of a data set's table as it was written, for the preview."""
+"""A stored row of a dataset's table, for the preview."""
 
 FindOverlaps = Callable[[pq.ParquetFile], dict[str, list[str]]]
-"""A function that returns what is in more than one split of a staged table, by kind."""
+"""Function that returns the items of a staged table that are in more than one split, by kind."""
 
 PREVIEW_ROWS = 5
 
@@ -77,11 +77,11 @@ DEFAULT_FILES = FileOptions()
 
 
 class SplitError(DataError):
-    """Something is in more than one split; the table that was there before is still there.
+    """Raised if something is in more than one split. The last table stays in place.
 
     Attributes:
-        asset: The data set that was not replaced.
-        overlaps: The names of what is in more than one split, by kind.
+        asset: The dataset that was not replaced.
+        overlaps: The names of the items that are in more than one split, by kind.
     """
 
     def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
@@ -99,14 +99,14 @@ class SplitError(DataError):
 
 @dataclass(frozen=True)
 class DatasetKind:
-    """A kind of data set.
+    """A kind of dataset.
 
     Attributes:
-        asset: The data set's asset.
+        asset: The dataset's asset.
         schema: The columns of the table.
-        text: The column that holds the rows' texts.
-        description: A sentence for the card about what a row is.
-        task: A task category of the hub.
+        text: The column with the texts of the rows.
+        description: A sentence for the card that describes a row.
+        task: A task category of the Hugging Face hub.
     """
 
     asset: str
@@ -149,28 +149,30 @@ _SHAREGPT = DatasetKind(
 
 @dataclass
 class BuiltDataset:
-    """A data set that is in its place, with facts about it for a person.
+    """A committed dataset, with facts about it for people.
 
     Attributes:
-        kind: The kind of data set.
+        kind: The kind of dataset.
         table: The committed table.
-        counts: What became of the sessions, by what was counted.
-        splits: The rows of each split.
+        counts: Counts of the sessions by outcome.
+        splits: Number of rows by split.
         task_count: The number of tasks.
         lengths: The length of each row's text column, in bytes of JSON.
         first_rows: A few rows for a preview.
-        overlaps: What is in more than one split, by kind: empty lists, which prove that nothing is.
-        rows_without_form: The rows that cannot be published in the form of the files, by reason.
-        length_ratios: Of preference pairs, the length of the chosen answer divided by that of the
-            rejected answer.
-        turn_classes: Of SFT rows, the agent's turns of each class, by split.
-        heldout: Of SFT rows, the data set `heldout_dataset`, which the same pass made.
-        moved_tasks: The tasks in another split than today's sizes would give them; `None` if the
-            data set has no ledger.
-        verdicts: How many rows somebody verified.
+        overlaps: The items that are in more than one split, by kind. The lists are empty, which
+            proves that there are none.
+        rows_without_form: Number of rows that cannot be published in the form of the files, by
+            reason.
+        length_ratios: For preference pairs, the length of the chosen answer divided by the length
+            of the rejected answer.
+        turn_classes: For SFT rows, the number of the agent's turns of each class, by split.
+        heldout: For SFT rows, the dataset `heldout_dataset`, which is built together with them.
+        moved_tasks: Number of tasks that are in a different split than the current sizes would give
+            them, or `None` if the dataset has no ledger.
+        verdicts: Counts of verified and unverified verdicts.
         jsonl: The folder of the JSONL files.
         huggingface: The Hugging Face folder.
-        pushed_to: The address of the commit on the hub.
+        pushed_to: The URL of the commit on the Hugging Face hub.
     """
 
     kind: DatasetKind
@@ -200,19 +202,20 @@ def build_sft(
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
 ) -> BuiltDataset:
-    """Build `sft_dataset` and `heldout_dataset`: conversations to imitate, and to measure with.
+    """Build `sft_dataset` and `heldout_dataset`: conversations for training and for evaluation.
 
     Both tables are split from one staged table, in which nothing may be in more than one split. If
-    something is, neither table is replaced. The files of both are published under `sft_dataset`.
+    that check fails, neither table is replaced. The files of both tables are published under
+    `sft_dataset`.
 
     Args:
         lake: The lake that has the curated sessions.
         key: The partition.
         sizes: The sizes of the split.
-        untrained_facts: Names of `judging.turn_facts.TurnFacts`; turns with one of them are not
-            trained.
-        files: Which files are published.
-        thoughts: Whether messages have the recorded thoughts.
+        untrained_facts: Names of `judging.turn_facts.TurnFacts`. Turns with one of these facts are
+            not trained.
+        files: The options of the published files.
+        thoughts: Whether messages include the recorded thoughts.
 
     Raises:
         DataError: There are no curated sessions, or the sessions or the ledger are damaged.
@@ -239,8 +242,8 @@ def build_sft(
     staged = stage_rows(lake, key, replace(_SFT, schema=SFT), make_rows())
     try:
         overlaps = check_splits(staged)
-        # The held-out table comes first. If the run is killed between the two, a lake of an earlier
-        # version then still has its test rows.
+        # The held-out table comes first. If the run is killed between the two commits, a lake of an
+        # earlier version still has its test rows.
         heldout = _split_off(lake, key, _HELDOUT, staged, HELDOUT_SPLITS)
         trained = _split_off(lake, key, _SFT, staged, SPLITS_SEEN_IN_TRAINING)
     finally:
@@ -261,7 +264,7 @@ def _split_off(
     staged: "StagedRows",
     splits: Sequence[Split],
 ) -> "StagedRows":
-    """Stage the rows of some splits of a staged table as a table of their own."""
+    """Stage the rows of some splits of a staged table as a separate table."""
     with pq.ParquetFile(staged.table.file) as file:
         return stage_batches(lake, key, kind, filter_splits(read_batches(file), splits))
 
@@ -274,15 +277,15 @@ def build_preferences(
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
 ) -> BuiltDataset:
-    """Build `preference_dataset`: pairs of a good and a bad answer, for DPO.
+    """Build `preference_dataset`: pairs of a good and a bad answer for DPO.
 
     Args:
         lake: The lake that has the curated sessions.
         key: The partition.
         sizes: The sizes of the split.
         pairing: The rules of pairing.
-        files: Which files are published.
-        thoughts: Whether messages have the recorded thoughts.
+        files: The options of the published files.
+        thoughts: Whether messages include the recorded thoughts.
 
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
@@ -316,16 +319,16 @@ def build_kto(
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
 ) -> BuiltDataset:
-    """Build `kto_dataset`: answers with a label.
+    """Build `kto_dataset`: answers with a label, good or bad.
 
     Args:
-        lake: The lake that has the curated sessions and, unless `all_sessions`, the preference
-            data set.
+        lake: The lake that has the curated sessions and, unless `all_sessions` is true, the
+            preference dataset.
         key: The partition.
         sizes: The sizes of the split.
-        all_sessions: Whether sessions that are in a preference pair have rows too.
-        files: Which files are published.
-        thoughts: Whether messages have the recorded thoughts.
+        all_sessions: Whether sessions that are in a preference pair also get rows.
+        files: The options of the published files.
+        thoughts: Whether messages include the recorded thoughts.
 
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
@@ -351,10 +354,10 @@ def build_sharegpt(
     """Build `sharegpt_dataset` from the rows of `sft_dataset` and `heldout_dataset`.
 
     Args:
-        lake: The lake that has the SFT data set.
+        lake: The lake that has the SFT dataset.
         key: The partition.
         alternating: Whether conversations whose turns do not alternate are left out.
-        files: Which files are published.
+        files: The options of the published files.
 
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
@@ -367,12 +370,12 @@ def build_sharegpt(
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the card of a data set tells beside its rows.
+    """Facts for the card of a dataset that its rows do not show.
 
     Attributes:
-        counts: What became of the sessions; it is complete once the rows have been read.
-        filters: Sentences about what was left out.
-        agents: The partitions that the rows are from, if the data set is of several agents.
+        counts: Counts of the sessions by outcome. They are complete after all rows have been read.
+        filters: Sentences about rows that were left out.
+        agents: The partitions that the rows come from, if the dataset combines several agents.
         ledger: The ledger that gave the rows their splits.
     """
 
@@ -391,18 +394,19 @@ def build_dataset(
     files: FileOptions = DEFAULT_FILES,
     find_more_overlaps: FindOverlaps | None = None,
 ) -> BuiltDataset:
-    """Stage rows, check that nothing is in two splits, commit the table, and publish its files.
+    """Stage rows, check the splits, commit the table, and publish its files.
 
-    Memory holds one batch of rows at a time. `push_dataset` pushes the files to the hub.
+    The check fails if anything is in two splits. Memory holds one batch of rows at a time.
+    `push_dataset` pushes the files to the hub.
 
     Args:
-        lake: The lake that the data set is written to.
-        key: The partition; `None` for a data set of several agents.
-        kind: The kind of data set.
-        rows: The rows, which are read once.
-        facts: What the card tells beside the rows.
-        files: Which files are published.
-        find_more_overlaps: Finds other things that are in two splits of the staged table.
+        lake: The lake to which the dataset is written.
+        key: The partition. `None` means a dataset of several agents.
+        kind: The kind of dataset.
+        rows: The rows. They are read only once.
+        facts: Facts for the card.
+        files: The options of the published files.
+        find_more_overlaps: Finds other items that are in two splits of the staged table.
 
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
@@ -415,13 +419,13 @@ def build_dataset(
 
 @dataclass
 class StagedRows:
-    """The rows of a data set in a staged table, with facts about the rows.
+    """The rows of a dataset in a staged table, with facts about the rows.
 
     Attributes:
-        kind: The kind of data set.
+        kind: The kind of dataset.
         table: The staged table.
-        splits: The rows of each split.
-        judges: How many verdicts on rows each judge gave.
+        splits: Number of rows by split.
+        judges: Number of verdicts on rows by judge.
         lengths: The length of each row's text column, in bytes of JSON.
         first_rows: A few rows for a preview.
         task_count: The number of tasks.
@@ -439,7 +443,10 @@ class StagedRows:
 def stage_rows(
     lake: Lake, key: PartitionKey | None, kind: DatasetKind, rows: Iterable[Mapping[str, object]]
 ) -> StagedRows:
-    """Stage rows as a table, with one batch in memory at a time."""
+    """Stage rows as a table.
+
+    Memory holds one batch at a time.
+    """
     batches = to_batches(rows, kind.schema)
     return stage_batches(lake, key, kind, batches)
 
@@ -472,10 +479,12 @@ def stage_batches(
 def check_splits(
     staged: StagedRows, find_more_overlaps: FindOverlaps | None = None
 ) -> dict[str, list[str]]:
-    """Check that nothing of a staged table is in more than one split; if something is, delete it.
+    """Check that nothing in a staged table is in more than one split.
+
+    If the check fails, the staged table is deleted.
 
     Returns:
-        Empty lists by kind, which prove that nothing is in two splits.
+        Empty lists by kind, as proof that nothing is in two splits.
 
     Raises:
         SplitError: Something is in more than one split.
@@ -491,7 +500,7 @@ def check_splits(
 
 
 def _describe_table(staged: StagedRows, overlaps: dict[str, list[str]]) -> BuiltDataset:
-    """Return a committed table as a data set without files."""
+    """Return a committed table as a dataset without files."""
     return BuiltDataset(
         kind=staged.kind,
         table=staged.table,
@@ -514,15 +523,15 @@ def _publish(
     facts: CardFacts,
     files: FileOptions,
 ) -> BuiltDataset:
-    """Publish the files of a committed table, and return the data set.
+    """Publish the files of a committed table, and return the dataset.
 
     Args:
         lake: The lake that has the table.
-        key: The partition; `None` for a data set of several agents.
-        staged: The table, which is in its place.
+        key: The partition. `None` means a dataset of several agents.
+        staged: The committed table.
         overlaps: The proof that nothing is in two splits.
-        facts: What the card tells beside the rows.
-        files: Which files are published.
+        facts: Facts for the card.
+        files: The options of the published files.
     """
     kind = staged.kind
     publication = Publication(
@@ -557,18 +566,20 @@ def push_dataset(
     files: FileOptions,
     redactor: Redactor,
 ) -> None:
-    """Push a data set to the hub if the settings name a repository, and set `built.pushed_to`.
+    """Push a dataset to the hub if the settings name a repository.
+
+    `built.pushed_to` is set to the URL of the commit.
 
     Args:
-        lake: The lake that has the data set.
-        key: The data set's partition; `None` for a data set of several agents.
-        built: The data set.
+        lake: The lake that has the dataset.
+        key: The dataset's partition. `None` means a dataset of several agents.
+        built: The dataset.
         files: The settings, which name the repository.
         redactor: Searches the table and the card for private data.
 
     Raises:
-        PrivateDataError: The table or the card has private data; nothing is pushed.
-        ExportError: The hub cannot be reached, or refuses.
+        PrivateDataError: The table or the card has private data. Nothing is pushed.
+        ExportError: The hub cannot be reached, or refuses the upload.
     """
     if not (files.push_to and built.huggingface):
         return
@@ -600,7 +611,7 @@ def find_row_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
 
 
 def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Yield a row of `_OVERLAP_COLUMNS` for every session of every row of a table."""
+    """Yield one row of `_OVERLAP_COLUMNS` for every session of every row of a table."""
     for row in to_rows(read_batches(file), raw=True):
         for column in _SESSION_COLUMNS:
             if column in row:
@@ -613,7 +624,10 @@ def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 
 
 def _name_session(row: Mapping[str, object], column: str) -> str:
-    """Return a session's id; in a table of several agents, with its agent in front."""
+    """Return a session's id.
+
+    In a table of several agents, the agent's name is put in front.
+    """
     session_id = str(row[column])
     return f"{row['project']}/{row['agent']}:{session_id}" if "agent" in row else session_id
 
@@ -621,7 +635,8 @@ def _name_session(row: Mapping[str, object], column: str) -> str:
 def _hash_texts(row: Mapping[str, object]) -> bytes:
     """Return the sha256 of a row's JSON columns.
 
-    The hash of the session would not do: two sessions may differ only in what was cut off.
+    The hash of the session is not enough, because two different sessions may have equal rows after
+    messages at the end were cut off.
     """
     texts = [bytes(value) for value in row.values() if type(value) is msgspec.Raw]
     return hashlib.sha256(b"\n".join(texts)).digest()

@@ -1,6 +1,6 @@
 """The dataset card of a Hugging Face folder, and the upload of the folder to the hub.
 
-The files of the folder do not belong here (`publishing`).
+The files of the folder belong to `publishing`.
 """
 
 from collections import Counter
@@ -42,20 +42,20 @@ has a place for them.
 
 
 class Publication(msgspec.Struct, kw_only=True):
-    """A record of how a data set is published: what its files depend on besides the lake's tables.
+    """A record of how a dataset is published, with everything that its files depend on.
 
     Attributes:
-        asset: The data set's asset.
-        partition: The data set's partition; `None` for a data set of several agents.
-        agents: The partitions that the rows are from.
-        description: A sentence for the card about what a row is.
-        task: A task category of the hub.
+        asset: The dataset's asset.
+        partition: The dataset's partition. `None` means a dataset of several agents.
+        agents: The partitions that the rows come from.
+        description: A sentence for the card that describes a row.
+        task: A task category of the Hugging Face hub.
         jsonl: Whether JSONL files are written.
         huggingface: Whether a Hugging Face folder is written.
         format: The form of the rows in the files.
-        license: The licence that the card names.
-        counts: Counts for the card, by what was counted.
-        filters: Sentences for the card about what was left out.
+        license: The license that the card names.
+        counts: Counts for the card, by name.
+        filters: Sentences for the card about rows that were left out.
         table_sha256: The version of the table that the files were made from.
     """
 
@@ -74,18 +74,21 @@ class Publication(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> PartitionKey | None:
-        """The data set's partition as a key."""
+        """The dataset's partition as a key, or None."""
         return parse_key(self.partition) if self.partition else None
 
     @property
     def title(self) -> str:
-        """The card's title."""
+        """The title of the card."""
         return f"{self.partition} {self.asset}" if self.partition else self.asset
 
 
 @dataclass(frozen=True)
 class SplitLine:
-    """A line of the card's table of splits; `tasks` is a dash if the form has no task column."""
+    """A line in the card's table of splits.
+
+    `tasks` is a dash if the form has no task column.
+    """
 
     split: str
     rows: int
@@ -95,14 +98,14 @@ class SplitLine:
 def render_card(lake: Lake, publication: Publication, split_lines: Sequence[SplitLine]) -> str:
     """Return the text of a dataset card.
 
-    Sources, drop reasons and limits are those of the curated sessions that the rows are from. The
-    card lists no data files, since their names tell the splits. With a list of files,
-    `load_dataset` would take its cache of another folder of the same name (datasets 5.2 hashes the
-    list, not the files).
+    Sources, drop reasons and limits come from the curated sessions of the rows. The card does not
+    list data files, because their names already show the splits. With such a list, `load_dataset`
+    could use the cache of another folder with the same name (datasets 5.2 hashes the list, not the
+    files).
 
     Args:
         lake: The lake that has the curated sessions.
-        publication: How the data set is published.
+        publication: The record of how the dataset is published.
         split_lines: The lines of the table of splits.
 
     Raises:
@@ -134,7 +137,7 @@ def render_card(lake: Lake, publication: Publication, split_lines: Sequence[Spli
 
 
 def _write_sections(lake: Lake, publication: Publication) -> list[tuple[str, str]]:
-    """Return the heading and the text of each section below the table of splits."""
+    """Return the headings and texts of the sections below the table of splits."""
     columns = ["source", "tools_origin", "drop_reason", "created_at"]
     sessions = pa.concat_tables(
         lake.open("curated_sessions", parse_key(agent)).read(columns)
@@ -192,7 +195,7 @@ def _describe_licence(license_name: str) -> str:
 
 
 def _find_size_category(row_count: int) -> str:
-    """Return the hub's category of a number of rows."""
+    """Return the hub's size category for a number of rows."""
     categories = {
         1000: "n<1K",
         10_000: "1K<n<10K",
@@ -206,18 +209,20 @@ def _find_size_category(row_count: int) -> str:
 
 
 def push_folder(folder: UPath, repository: str, private: bool = True) -> str:
-    """Upload a folder to the Hugging Face hub, as the user who is logged in on this machine.
+    """Upload a folder to the Hugging Face hub.
+
+    The upload uses the account that is logged in on this machine.
 
     Args:
         folder: The folder in the lake.
-        repository: The data set on the hub, `owner/name`; it is made if it does not exist.
-        private: Whether a data set that is made is private.
+        repository: The dataset on the hub, `owner/name`. It is created if it does not exist.
+        private: Whether a dataset that is created is private.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
-        ExportError: The hub cannot be reached, or refuses.
+        ExportError: The hub cannot be reached, or refuses the upload.
     """
     from httpx2 import HTTPError
     from huggingface_hub import HfApi
@@ -244,7 +249,10 @@ def push_folder(folder: UPath, repository: str, private: bool = True) -> str:
 
 
 def _download_folder(folder: UPath, target: Path) -> None:
-    """Copy every file of a folder of the lake; `get` would read the folder's name as a pattern."""
+    """Copy all files of a folder of the lake.
+
+    `get` of fsspec is not used, because it would read the folder's name as a pattern.
+    """
     for file in folder.fs.find(folder.path):
         copy = target / file[len(folder.path.rstrip("/")) :].lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The comparison of two conversations: what both begin with, and what each of them continues with.
+"""Comparison of two conversations: their common beginning, and the rest of each.
 
-Only messages are compared here. Which conversations are compared is decided in `preferences`.
+Only messages are compared here. `preferences` decides which conversations are compared.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class SplitPair:
     """Two conversations that begin with the same messages.
 
     Attributes:
-        prompt: The messages that both begin with.
+        prompt: The messages with which both conversations begin.
         chosen: The rest of the better conversation.
         rejected: The rest of the worse conversation.
     """
@@ -33,7 +33,7 @@ class SplitPair:
 
 
 def cut_after_last_answer(messages: list[Message]) -> list[Message]:
-    """Return the messages up to the agent's last message, trained or not.
+    """Return the messages up to the agent's last message, whether it is trained or not.
 
     A verdict is about all of the agent's messages.
     """
@@ -44,18 +44,18 @@ def cut_after_last_answer(messages: list[Message]) -> list[Message]:
 
 
 def has_untrained_turn(messages: list[Message]) -> bool:
-    """Return whether one of the agent's messages has `weight: 0`.
+    """Return whether any of the agent's messages has `weight: 0`.
 
-    Trainers of pairs and of KTO rows do not honour this mark.
+    Trainers of preference pairs and of KTO rows ignore this mark.
     """
     return not all(is_trained(message) for message in _list_answers(messages))
 
 
 def hash_answers(messages: list[Message]) -> bytes:
-    """Return 16 bytes of a hash for each of the agent's messages, one after the other.
+    """Return a hash of 16 bytes for each of the agent's messages, concatenated.
 
-    Messages of users and tools do not count: they may differ in two trials whose agents did the
-    same.
+    Messages of users and tools do not count, because they may differ between two trials in which
+    the agents did the same.
     """
     return b"".join(
         sha256(encode_json(_drop_unseen(message))).digest()[:16]
@@ -64,7 +64,10 @@ def hash_answers(messages: list[Message]) -> bytes:
 
 
 def find_equal_answers(chosen: bytes, rejected: bytes) -> str | None:
-    """Return why two conversations, by their `hash_answers`, make no pair; `None` if they may."""
+    """Return the reason why two conversations cannot be a pair, or `None`.
+
+    The arguments are results of `hash_answers`.
+    """
     if chosen == rejected:
         return "equal_answers"
     if chosen.startswith(rejected) or rejected.startswith(chosen):
@@ -75,10 +78,10 @@ def find_equal_answers(chosen: bytes, rejected: bytes) -> str | None:
 def split_at_first_difference(chosen: list[Message], rejected: list[Message]) -> SplitPair | str:
     """Split two conversations at the first message that differs.
 
-    Both conversations must have a message there, of the agent in both.
+    At that point, both conversations must continue with a message of the agent.
 
     Returns:
-        The two conversations, or the reason why they make no pair.
+        The two conversations, or the reason why they cannot be a pair.
     """
     common = 0
     while _drop_unseen(chosen[common]) == _drop_unseen(rejected[common]):
@@ -93,7 +96,7 @@ def split_at_first_difference(chosen: list[Message], rejected: list[Message]) ->
 
 
 def _drop_unseen(message: Message) -> Message:
-    """Return a message without its weight and thoughts, which the other side never saw."""
+    """Return a message without its weight and thoughts, which users and tools never see."""
     return drop_keys(message, "weight", THOUGHT)
 
 
@@ -102,15 +105,15 @@ def _list_answers(messages: list[Message]) -> list[Message]:
 
 
 def measure_answers(messages: list[Message]) -> int:
-    """Return how many characters the agent wrote, in words and in calls."""
+    """Return the number of characters that the agent wrote, in text and in calls."""
     return count_characters(_list_answers(messages))
 
 
 def normalize_calls(messages: list[Message]) -> list[Message]:
-    """Return a copy in which two runs that did the same look the same.
+    """Return a copy in which two runs with the same actions look the same.
 
-    Call ids, which every run draws itself, are numbered in order (`call_1`, …), and arguments are
-    canonical JSON.
+    Every run has its own call ids, so they are replaced by numbers in order (`call_1`, …).
+    Arguments become canonical JSON.
     """
     copies: list[Message] = []
     new_ids: dict[str, str] = {}

@@ -1,11 +1,10 @@
-"""The curated sessions of a partition as data sets read them: good and bad trials of tasks.
+"""Reading of a partition's curated sessions for datasets: good and bad trials of tasks.
 
-Reading belongs here. How rows of a data set are made from sessions does not (`sft`, `preferences`,
-`kto`).
+Making rows of a dataset from sessions belongs to `sft`, `preferences` and `kto`.
 
 Memory holds one batch of sessions, and only ids and tasks of the other sessions. Sessions that are
-needed in another order than the table's are in a temporary file next to the table until they are
-read.
+needed in a different order than the table's are stored in a temporary file next to the table until
+they are read.
 """
 
 import pickle
@@ -50,13 +49,13 @@ from agent_pipeline.storage.lake import Lake
 CURATED_TABLE = "curated_sessions"
 
 StoredRow = dict[str, Any]
-"""A row of `curated_sessions` with some of its columns; JSON columns are `msgspec.Raw`."""
+"""A row of `curated_sessions` with some of its columns. JSON columns are `msgspec.Raw`."""
 
 ReadRow = Callable[[int], StoredRow]
-"""A function that reads a row by its index."""
+"""Function that reads a row by its index."""
 
 SelectRows = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""A function that says which rows of a batch are wanted."""
+"""Function that returns which rows of a batch are wanted."""
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
 
@@ -92,8 +91,9 @@ class CuratedSessions:
         key: The partition.
         ledger: The split of every task of the partition.
         root_tasks: The tasks of forks and side chains, by session id.
-        is_sorted: Whether the table is sorted by session id, as the pipeline writes it.
-        thoughts: Whether the messages of sessions have the recorded thoughts.
+        is_sorted: Whether the table is sorted by session id, as tables that the pipeline writes
+            are.
+        thoughts: Whether the messages of sessions include the recorded thoughts.
     """
 
     lake: Lake
@@ -107,10 +107,11 @@ class CuratedSessions:
     def open(
         cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False
     ) -> "CuratedSessions":
-        """Read the partition's tasks and record them in the ledger.
+        """Open the curated sessions of a partition, and record their tasks in the ledger.
 
-        If neither the source nor a setting names the tasks of some sessions, and their requests
-        are nearly the same, the sessions count as trials of one task: their tasks get one split.
+        Some sessions have tasks that neither the source nor a setting names. If the requests of
+        such sessions are nearly the same, the sessions count as trials of one task, and their tasks
+        get the same split.
 
         Args:
             lake: The lake that has the table.
@@ -132,21 +133,21 @@ class CuratedSessions:
         return cls(lake, key, ledger, root_tasks, is_sorted(session_ids), thoughts)
 
     def read_kept(self) -> Iterator[StoredRow]:
-        """Yield the rows to imitate, by session id."""
+        """Yield the rows of good sessions, ordered by session id."""
         return self._read_by_id(lambda batch: batch["kept"])
 
     def read_labelled(self) -> Iterator[tuple[Session, bool]]:
-        """Yield every positive (true) and negative (false) example, by session id."""
+        """Yield every good (True) and bad (False) example, ordered by session id."""
         for row in self._read_by_id(_is_example):
             yield _make_session(row, self.thoughts), row["kept"]
 
     def read_trials(self, counts: Counter[str]) -> Iterator[TaskTrials]:
-        """Yield the positive and negative examples of each task that has both, by task.
+        """Yield the good and bad examples of each task that has both, ordered by task.
 
         Args:
-            counts: Receives `sessions_without_a_partner`, the examples of the other tasks, which
-                are not read, and of these `no_negative_of_the_task` and
-                `no_positive_of_the_task`.
+            counts: Receives `sessions_without_a_partner`, the number of examples of all other
+                tasks, which are not read. They are also counted by reason:
+                `no_negative_of_the_task` and `no_positive_of_the_task`.
         """
         uses = _read_short_columns(self.lake, self.key, _USE_COLUMNS)
         uses = _set_root_tasks(uses, self.root_tasks)
@@ -169,7 +170,7 @@ class CuratedSessions:
                 yield trials
 
     def add_judges(self, rows: Iterable[_Row]) -> Iterator[_Row]:
-        """Yield rows that were made of sessions, with who judged each row's session.
+        """Yield rows with the judges of their sessions added.
 
         The judge is `verdict_by`, and for the rejected session of a pair `rejected_verdict_by`.
         """
@@ -187,7 +188,7 @@ class CuratedSessions:
         return _make_session(_drop_error_marks(read_row(row_index)), self.thoughts)
 
     def _read_by_id(self, select: SelectRows) -> Iterator[StoredRow]:
-        """Yield the selected rows, sorted by session id, without error marks."""
+        """Yield the selected rows, ordered by session id, without error marks."""
         if self.is_sorted:
             for row in to_rows(self._read_batches(select), raw=True):
                 yield _drop_error_marks(row)
@@ -204,7 +205,10 @@ class CuratedSessions:
                 yield _drop_error_marks(read_row(row_index.as_py()))
 
     def _read_batches(self, select: SelectRows) -> Iterator[pa.RecordBatch]:
-        """Yield the selected rows of the table, one batch in memory at a time."""
+        """Yield the selected rows of the table.
+
+        Memory holds one batch at a time.
+        """
         file = self.lake.open(CURATED_TABLE, self.key)
         for stored_batch in read_batches(file, _READ_COLUMNS):
             batch = _set_root_tasks(stored_batch, self.root_tasks)
@@ -212,7 +216,10 @@ class CuratedSessions:
 
 
 def _find_tasks_with_both(examples: pa.Table, counts: Counter[str]) -> pa.Array:
-    """Return the tasks that have positive and negative examples; count the other examples."""
+    """Return the tasks that have both good and bad examples.
+
+    Examples of other tasks are counted.
+    """
     positive = examples.filter(examples["kept"])["task_key"]
     negative = examples.filter(pc.invert(examples["kept"]))["task_key"]
     positive_tasks = pc.unique(positive)
@@ -243,7 +250,7 @@ def _group_unnamed_tasks(
 
 
 def _drop_error_marks(row: StoredRow) -> StoredRow:
-    """Return a row as data sets have it: without marks of errors."""
+    """Return a row without error marks, which datasets do not have."""
     if _ERROR_MARK not in bytes(row["messages"]):
         return row
     messages = drop_error_marks(msgspec.json.decode(row["messages"]))
@@ -251,9 +258,9 @@ def _drop_error_marks(row: StoredRow) -> StoredRow:
 
 
 def _make_session(row: StoredRow, thoughts: bool) -> Session:
-    """Return a row's session, with the score of its verdict.
+    """Return the session of a row, with the score of its verdict.
 
-    With that score, no score of the source overrules a person in a pair.
+    The score of the verdict is used so that no score of the source overrules a person in a pair.
 
     Args:
         row: A row of the table.
@@ -267,7 +274,7 @@ def _make_session(row: StoredRow, thoughts: bool) -> Session:
 
 
 def _read_short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
-    """Return some short columns of all sessions."""
+    """Return short columns of all sessions."""
     return pa.Table.from_batches(
         read_batches(lake.open(CURATED_TABLE, key, CURATED), columns),
         pa.schema([CURATED.field(name) for name in columns]),
@@ -289,7 +296,7 @@ def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
 
 
 def _is_example(table: pa.Table | pa.RecordBatch) -> Any:
-    """Return which rows of a table or batch are positive or negative examples."""
+    """Return which rows of a table or batch are good or bad examples."""
     neither = make_column([SessionUse.NEITHER.value], CURATED.field("use"))
     return pc.invert(pc.is_in(table["use"], neither))
 
@@ -300,8 +307,8 @@ def spill_rows(
 ) -> Iterator[ReadRow]:
     """Write rows to a temporary file, and return a function that reads a row by its index.
 
-    The file is next to the table and has no name. Whatever happens to this process, nothing of the
-    sessions is left behind.
+    The file is next to the table and has no name, so that no part of a session is left behind even
+    if the process is killed.
 
     Args:
         lake: The lake that has the table.

@@ -1,11 +1,11 @@
 """The forms in which SFT rows leave the lake.
 
-The forms are the rows themselves, OpenAI's fine-tuning file, and prompt and completion. The files
-in which rows are written do not belong here (`publishing`).
+The forms are the rows themselves, OpenAI's fine-tuning file, and prompt and completion. Writing the
+files belongs to `publishing`.
 
 In a prompt-completion form, the completion is the agent's last answer, and the prompt is
-**everything** before it: an answer without the calls and results that led to it would teach the
-model to make things up. A row that does not end with an answer to a user has no such form.
+**everything** before it. An answer without the calls and results that led to it would teach the
+model to make things up. A row that does not end with an answer to a user cannot have this form.
 """
 
 import re
@@ -24,10 +24,10 @@ Format = Literal["conversational", "openai", "prompt_completion", "prompt_comple
 NO_ANSWER = "rows_without_an_answer"
 REFUSED_NAME = "rows_with_a_name_that_openai_refuses"
 NO_FORM_REASONS = (NO_ANSWER, REFUSED_NAME)
-"""The reasons why a row does not have a form."""
+"""Reasons why a row cannot have a form."""
 
 FormattedRow = dict[str, Any]
-"""A row in one of the forms; its columns are those of `RowForm.make_schema`."""
+"""A row in one of the forms. Its columns are those of `RowForm.make_schema`."""
 
 _OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -48,12 +48,12 @@ class RowForm:
 def convert_rows(
     rows: Iterable[Mapping[str, object]], name: str, counts: Counter[str] | None = None
 ) -> Iterator[FormattedRow]:
-    """Yield the SFT rows that have a form, in that form.
+    """Yield the SFT rows that can have a form, in that form.
 
     Args:
-        rows: Rows of `SFT`, their JSON columns decoded.
+        rows: Rows of `SFT` with decoded JSON columns.
         name: The name of the form, a key of `FORMS`.
-        counts: Receives `rows_in_form`, and the other rows by reason (`NO_FORM_REASONS`).
+        counts: Receives `rows_in_form`, and the number of other rows by reason (`NO_FORM_REASONS`).
     """
     counts = Counter() if counts is None else counts
     form = FORMS[name]
@@ -71,10 +71,11 @@ def _keep_row(row: Mapping[str, object]) -> FormattedRow | str:
 
 
 def _to_openai(row: Mapping[str, Any]) -> FormattedRow | str:
-    """Return a row for OpenAI's file, which has no other keys, no thoughts and no empty tools.
+    """Return a row for OpenAI's fine-tuning file.
 
-    OpenAI refuses a whole file for one bad name. A row that calls a tool with such a name does not
-    have this form; any other row goes without the tool.
+    The file has no other keys, no thoughts and no empty tools. OpenAI refuses a whole file for one
+    invalid tool name. A row that calls a tool with such a name cannot have this form. In other
+    rows, such a tool is removed.
     """
     if not all(_OPENAI_NAME.fullmatch(name) for name, _ in list_calls(row["messages"])):
         return REFUSED_NAME
@@ -109,8 +110,8 @@ def _to_texts(row: Mapping[str, object]) -> FormattedRow | str:
     converted = _to_prompt_completion(row)
     if isinstance(converted, str):
         return converted
-    # The space belongs to the answer. A prompt that ends with a space has other tokens than the
-    # prompt and the answer in one text.
+    # The space belongs to the answer. If the prompt ended with the space, its tokens would differ
+    # from the tokens of prompt and answer in one text.
     return converted | {
         "prompt": format_transcript(converted["prompt"]) + "\n\nASSISTANT:",
         "completion": " " + converted["completion"][0]["content"],
@@ -134,7 +135,7 @@ def _make_text_columns(table: pa.Schema) -> pa.Schema:
 
 
 def _replace_messages(table: pa.Schema, column_type: pa.DataType) -> pa.Schema:
-    """Return the columns with a prompt and a completion in the place of the messages."""
+    """Return the columns of a table, with a prompt and a completion instead of the messages."""
     columns: list[pa.Field] = []
     for column in table:
         if column.name == "messages":
@@ -151,4 +152,4 @@ FORMS: dict[str, RowForm] = {
     "prompt_completion": RowForm(_make_text_columns, _to_texts),
     "prompt_completion_messages": RowForm(_make_message_columns, _to_prompt_completion),
 }
-"""The forms by name, one for each `Format`."""
+"""Forms by name, one for each `Format`."""

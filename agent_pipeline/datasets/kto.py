@@ -1,9 +1,9 @@
 """Unpaired preferences (KTO): a judged session is a completion with a label, good or bad.
 
-The schema of `kto_dataset` and the way from a session to its row belong here.
+The schema of `kto_dataset` and the conversion of a session into a row belong here.
 
-The verdict is about the whole session. The completion is therefore everything after the first
-request: from the agent's first message after a user's message to the agent's last message.
+The verdict is about the whole session. The completion therefore consists of everything from the
+agent's first message after a user message to the agent's last message.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ KTO = pa.schema(
         ),
     ]
 )
-"""The columns of `kto_dataset`."""
+"""Columns of `kto_dataset`."""
 
 
 class KtoRow(LineageRow):
@@ -56,12 +56,12 @@ def make_kto_rows(
 
     Args:
         labelled_sessions: Pairs of a session and its label, true if the session is good.
-        task_split: Decides the split of a task.
-        paired_ids: Ids of the sessions that are in a preference pair; they make no row.
+        task_split: Determines the split of a task.
+        paired_ids: Ids of the sessions that are in a preference pair. They do not get a row.
         counts: Receives `desirable`, `undesirable`, `reasoning_left_out` (recorded thoughts that
             are not in the messages), and the sessions without a row: `in_a_pair`,
-            `no_answer_to_a_user`, `a_turn_is_not_to_be_trained` (a completion with a turn of
-            weight 0), `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
+            `no_answer_to_a_user`, `a_turn_is_not_to_be_trained` (a completion with a turn of weight
+            0), `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
     """
     counts = Counter() if counts is None else counts
     for session, label in labelled_sessions:
@@ -100,10 +100,10 @@ def make_kto_rows(
 def split_at_first_answer(
     messages: list[Message],
 ) -> tuple[list[Message], list[Message]] | None:
-    """Return the prompt and the completion of a conversation.
+    """Split a conversation into a prompt and a completion.
 
-    The completion goes from the agent's first message after a user's message to the agent's last
-    message. Return `None` if the agent has no message after a user's.
+    The completion goes from the agent's first message after a user message to the agent's last
+    message. The result is `None` if the agent has no message after a user message.
     """
     messages = cut_after_last_answer(messages)
     user_spoke = False

@@ -1,8 +1,9 @@
-"""The ledger of task → split: a task keeps its first split when the settings or the store change.
+"""The ledger of each task's split, so that a task always keeps its first split.
 
-The ledger is a small table in the lake, one per partition. A task that is not in the ledger gets
-its split by hash and is recorded. If the ledger is lost, the hash gives the same splits again, as
-long as the sizes of the split are the same. How the hash decides is in `splits`.
+The ledger is a small table in the lake, one per partition. It keeps a task in its split even if the
+settings or the store change. A task that is not in the ledger gets its split by hash and is
+recorded. If the ledger is lost, the hash gives the same splits again, as long as the sizes of the
+split are the same. `splits` defines the hash.
 
 A partition may have as many tasks as sessions, so memory holds the ledger as an Arrow table: the
 bytes of each key and about ten more.
@@ -25,7 +26,7 @@ from agent_pipeline.storage.lake import Lake
 
 LEDGER_TABLE = "split_ledger"
 LEDGER = pa.schema([column for column in LINEAGE_COLUMNS if column.name in ("task_key", "split")])
-"""The columns of the ledger."""
+"""Columns of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Ledger:
     """The splits of a partition's tasks.
 
     Attributes:
-        sizes: Decides the split of tasks that are not recorded.
+        sizes: The sizes that determine the split of tasks that are not recorded.
         recorded: The recorded tasks, a table of `LEDGER` sorted by `task_key`.
     """
 
@@ -42,7 +43,7 @@ class Ledger:
 
     @classmethod
     def from_splits(cls, sizes: SplitSizes, splits_by_task: Mapping[str, Split]) -> "Ledger":
-        """Return a ledger in which these tasks are recorded."""
+        """Return a ledger in which the given splits are recorded."""
         rows = [
             {"task_key": task_key, "split": split}
             for task_key, split in sorted(splits_by_task.items())
@@ -70,12 +71,12 @@ class Ledger:
 
 
 def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
-    """Return the ledger of a partition; an empty ledger if none was written.
+    """Return the ledger of a partition, which is empty if no ledger was written.
 
     Args:
         lake: The lake that the ledger is in.
         key: The partition.
-        sizes: The sizes that decide the split of tasks that are not recorded.
+        sizes: The sizes that determine the split of tasks that are not recorded.
 
     Raises:
         DataError: The ledger is damaged.
@@ -93,7 +94,7 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
             partition=key,
             path=lake.table(LEDGER_TABLE, key),
         ) from error
-    # A restored copy may be in another order, in which the search would not find a task.
+    # A restored copy may have a different order, in which the binary search would not find a task.
     table = pa.Table.from_arrays(recorded.columns, schema=LEDGER).sort_by("task_key")
     return Ledger(sizes, table)
 
@@ -105,17 +106,20 @@ def record_tasks(
     sizes: SplitSizes,
     group_tasks: Callable[[], Mapping[str, str]] | None = None,
 ) -> Ledger:
-    """Record tasks in the ledger of a partition; write the ledger in one step if a task is new.
+    """Record tasks in the ledger of a partition.
+
+    The ledger is written in one step, and only if a task is new.
 
     Args:
         lake: The lake that the ledger is in.
         key: The partition.
         tasks: The task keys to record, strings.
-        sizes: The sizes that decide the split of a new task.
-        group_tasks: Returns the group of each task whose request is nearly that of another task.
-            It is called only if a task is new. The new tasks of a group get the split of the
-            group's recorded tasks, or else the split of the group's name, so that no trial of a
-            task tests what another trial trains.
+        sizes: The sizes that determine the split of a new task.
+        group_tasks: Returns the group of each task whose request is nearly the same as the request
+            of another task. It is called only if a task is new. The new tasks of a group get the
+            split of the group's recorded tasks. If no task of the group is recorded, they get the
+            split of the group's name. Nearly equal requests are therefore never both trained and
+            tested.
 
     Returns:
         The ledger with these tasks.
@@ -141,9 +145,10 @@ def record_tasks(
 
 
 def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str], Split]:
-    """Return a function that decides the split of a new task.
+    """Return a function that determines the split of a new task.
 
-    If the recorded tasks of a group are in several splits, the group's new tasks are trained.
+    If the recorded tasks of a group are in several splits, the group's new tasks go into the split
+    that is held out least.
     """
     grouped_tasks = make_column(list(groups), LEDGER.field("task_key"))
     is_grouped = pc.is_in(ledger.recorded["task_key"], grouped_tasks)
@@ -163,7 +168,9 @@ def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str]
 def remove_tasks(
     lake: Lake, key: PartitionKey, removed: Set[str], new_names: Mapping[str, str]
 ) -> int:
-    """Remove tasks from the ledger, and rename other tasks, which keep their split.
+    """Remove tasks from the ledger, and rename other tasks.
+
+    A renamed task keeps its split.
 
     Args:
         lake: The lake that the ledger is in.
@@ -172,7 +179,7 @@ def remove_tasks(
         new_names: The new key of each task to rename, by its old key.
 
     Returns:
-        How many tasks were removed.
+        The number of tasks that were removed.
 
     Raises:
         DataError: The ledger is damaged.
@@ -197,10 +204,10 @@ def remove_tasks(
 def _update_ledger(
     lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]
 ) -> Ledger:
-    """Return the ledger after a change.
+    """Apply a change to the ledger, and return the new ledger.
 
-    Several assets of a partition, on several machines, may change the ledger at once; the lake
-    repeats the change on the newest ledger until nobody else wrote in between.
+    Several assets of a partition, on several machines, may change the ledger at the same time. The
+    lake repeats the change on the newest ledger until no other process has written in between.
     """
     ledger = Ledger(sizes, pa.Table.from_batches([], LEDGER))
 

@@ -1,10 +1,10 @@
 """Mixing of several tasks' data in exact proportions (AgentTuning, Zeng et al. 2023).
 
-Largest remainders over exact fractions decide how many samples each task gives. If a task has too
-few samples, the other tasks give more, by their weights, and the shortfall is reported. No sample
-is taken twice: equal contents, in one task or in two, are taken once and counted. The contents and
-the seed alone decide which samples are taken and in which order; the order of the input does not
-matter. Tables of the lake do not belong here (`multi_task`).
+The number of samples per task is computed by largest remainders over exact fractions. If a task has
+too few samples, the other tasks provide more, by their weights, and the shortfall is reported. No
+sample is taken twice: equal contents, within one task or in two tasks, are taken once and counted.
+Only the contents and the seed determine which samples are taken and in which order; the order of
+the input does not matter. Tables of the lake belong to `multi_task`.
 """
 
 from collections import Counter
@@ -24,7 +24,10 @@ _Key = TypeVar("_Key", str, int)
 
 
 class TaskSample(msgspec.Struct, frozen=True):
-    """A sample of a task; `source` names where the sample is from."""
+    """A sample of a task.
+
+    `source` names the origin of the sample.
+    """
 
     task_type: str
     data: dict[str, Any]
@@ -33,17 +36,17 @@ class TaskSample(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """Rules of how tasks are mixed.
+    """Rules for mixing the data of several tasks.
 
     Attributes:
-        task_weights: The weight of each task; the sum does not matter. A task with weight 0 gives
-            no samples.
-        strategy: `weighted`: by `task_weights`. `balanced`: as many samples of each task.
-            `proportional`: by the tasks' own sizes.
-        shuffle: Whether samples are in a drawn order, or task after task.
+        task_weights: The weight of each task. The sum does not matter. A task with weight 0
+            provides no samples.
+        strategy: `weighted`: by `task_weights`. `balanced`: the same number of samples for each
+            task. `proportional`: by the tasks' own sizes.
+        shuffle: Whether samples are in a random order. Otherwise, they are ordered by task.
         seed: The seed of the choice and of the order.
-        total_samples: How many samples are taken. `None` takes as many as possible with every
-            task in its exact share, except for tasks without samples.
+        total_samples: Number of samples to take. `None` takes as many as possible with every task
+            in its exact share, except for tasks without samples.
 
     Raises:
         SettingsError: A weight is negative or not finite, no weight is above 0, or there is no
@@ -82,15 +85,15 @@ class MixerConfig:
 
 
 class TaskShare(NamedTuple):
-    """The outcome of mixing for one task.
+    """The result of mixing for one task.
 
     Attributes:
         share: The task's exact share.
-        available: How many distinct samples the task has.
-        duplicates: How many samples were left out because they equal other samples.
-        asked: How many samples the share asks for.
-        shortfall: How many samples the task has too few.
-        taken: How many samples were taken.
+        available: Number of distinct samples of the task.
+        duplicates: Number of samples that were left out because they equal other samples.
+        asked: Number of samples that the share requires.
+        shortfall: Number of samples that the task lacks.
+        taken: Number of samples that were taken.
     """
 
     share: float
@@ -102,11 +105,11 @@ class TaskShare(NamedTuple):
 
 
 class MultiTaskMixer:
-    """A mixer of data sets of several tasks.
+    """A mixer of datasets of several tasks.
 
     Attributes:
         config: The rules.
-        report: The outcome of the last `mix`, by task.
+        report: The result of the last `mix`, by task.
     """
 
     def __init__(self, config: MixerConfig) -> None:
@@ -114,14 +117,16 @@ class MultiTaskMixer:
         self.report: dict[str, TaskShare] = {}
 
     def mix(self, task_datasets: Mapping[str, Sequence[object]]) -> list[TaskSample]:
-        """Return samples of all tasks, in a drawn order or (without `shuffle`) task after task.
+        """Return samples of all tasks.
+
+        The samples are in a random order, or ordered by task if `shuffle` is false.
 
         Args:
-            task_datasets: The samples of each task: `TaskSample`s, or rows whose `source`, or else
-                `session_id`, becomes the source.
+            task_datasets: The samples of each task: `TaskSample`s, or rows. The source of a row is
+                its `source`, or its `session_id` if there is no `source`.
 
         Raises:
-            SettingsError: A data set has no weight, or a weight has no data set.
+            SettingsError: A dataset has no weight, or a weight has no dataset.
             DataError: There is nothing to mix.
         """
         pools, duplicates = _index_distinct(task_datasets)
@@ -156,12 +161,15 @@ class MultiTaskMixer:
         return [sample for _, sample in chosen]
 
     def get_task_distribution(self, samples: Sequence[TaskSample]) -> dict[str, float]:
-        """Return the share of each task among samples, by name; empty without samples."""
+        """Return the share of each task among samples, by name.
+
+        The result is empty if there are no samples.
+        """
         counts = Counter(sample.task_type for sample in samples)
         return {task: counts[task] / len(samples) for task in sorted(counts)}
 
     def _compute_shares(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
-        """Return each task's exact share, by the strategy."""
+        """Return each task's exact share according to the strategy."""
         self._check_tasks(sizes)
         weights = {task: self._weigh(task, size) for task, size in sizes.items()}
         sum_of_weights = sum(weights.values())
@@ -185,16 +193,16 @@ class MultiTaskMixer:
             )
 
     def _weigh(self, task: str, size: int) -> Fraction:
-        """Return the weight of a task, by the strategy."""
+        """Return the weight of a task according to the strategy."""
         weights = self.config.task_weights
-        # The text of the weight is exact: 0.2 is a fifth, not the binary number next to it.
+        # The text of the weight is exact: 0.2 means a fifth, not the nearest binary number.
         weight = Fraction(str(weights[task])) if weights else Fraction(1)
         if self.config.strategy == "weighted" or not weight:
             return weight
         return Fraction(size if self.config.strategy == "proportional" else 1)
 
     def _draw(self, pool: Mapping[str, TaskSample], count: int) -> list[tuple[str, TaskSample]]:
-        """Return samples of one task with the hashes of their contents, sorted by hash.
+        """Return samples of one task with the hashes of their contents, ordered by hash.
 
         The samples with the lowest hashes of seed and content are taken.
         """
@@ -203,7 +211,7 @@ class MultiTaskMixer:
 
 
 def _find_largest_total(sizes: Mapping[str, int], shares: Mapping[str, Fraction]) -> int:
-    """Return how many samples there can be with every task that has samples in its share."""
+    """Return the largest total for which every task with samples can provide its share."""
     used_shares = {task: share for task, share in shares.items() if share and sizes[task]}
     sum_of_shares = sum(used_shares.values())
     totals = [int(sizes[task] * sum_of_shares / share) for task, share in used_shares.items()]
@@ -211,10 +219,10 @@ def _find_largest_total(sizes: Mapping[str, int], shares: Mapping[str, Fraction]
 
 
 def round_by_largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> dict[_Key, int]:
-    """Return whole numbers next to `total` × share whose sum is `total`.
+    """Return whole numbers close to `total` × share that add up to `total`.
 
-    The largest remainders are rounded up, and of equal remainders the first by name or number. The
-    sum is 0 if every share is 0.
+    The largest remainders are rounded up. Among equal remainders, the first by name or number is
+    rounded up. The sum is 0 if every share is 0.
     """
     exact = {task: total * share for task, share in shares.items()}
     counts = {task: int(amount) for task, amount in exact.items()}
@@ -228,10 +236,10 @@ def round_by_largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> d
 def _share_out(
     total: int, sizes: Mapping[str, int], shares: Mapping[str, Fraction]
 ) -> dict[str, int]:
-    """Return how many samples each task gives.
+    """Return the number of samples that each task provides.
 
-    A task whose share asks for more samples than it has gives all of them, and the other tasks
-    share what is left.
+    A task that has fewer samples than its share requires provides all of them, and the other tasks
+    share the rest.
     """
     exhausted: set[str] = set()
     while True:
@@ -254,9 +262,9 @@ def _share_out(
 def _index_distinct(
     task_datasets: Mapping[str, Sequence[object]],
 ) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
-    """Return each task's samples by the hash of their content, and how many were left out.
+    """Return each task's distinct samples by content hash, and the number of duplicates.
 
-    Each content is taken once, in the first task by name.
+    Each content is taken once, for the first task by name.
     """
     pools: dict[str, dict[str, TaskSample]] = {}
     duplicates: Counter[str] = Counter()
@@ -264,7 +272,8 @@ def _index_distinct(
     for task in sorted(task_datasets):
         pools[task] = {}
         samples = _make_samples(task, task_datasets[task])
-        # Of equal contents the first by hash is taken, so that the order does not matter.
+        # Among equal contents, the first by hash is taken, so that the order of the input does not
+        # matter.
         samples.sort(key=lambda sample: hash_json(msgspec.to_builtins(sample)))
         for sample in samples:
             content_hash = _hash_content(sample.data)

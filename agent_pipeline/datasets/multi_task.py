@@ -1,13 +1,14 @@
-"""One data set of several agents: their SFT rows, mixed by weights, each row in its own split.
+"""One dataset of several agents: their SFT rows, mixed by weights, each row in its own split.
 
-A few hashes of each row decide which rows are taken; then the conversations of the taken rows are
-read once more. The rows to train on are mixed by the weights. The held-out splits have every row of
-the agents that take part: they measure, and no weight makes an agent easier to measure.
+A few hashes of each row determine which rows are taken; then the conversations of these rows are
+read once more. The training rows are mixed by the weights. The held-out splits contain every row of
+the agents that take part, because they are used for measuring, and no weight makes an agent easier
+to measure.
 
-The split of one agent does not depend on the tasks of the other agents. A task's key, an exact
-text, or a first request (everything that users wrote before the agent answered) may therefore be in
-two splits here, in two agents. Such rows stay where they are held out more: in `test`, else in
-`select`, else in `train`. The arithmetic of the proportions does not belong here (`mixing`).
+The split of one agent does not depend on the tasks of the other agents. Therefore, two agents may
+have the same task key, exact text or first request in different splits. (The first request is
+everything that users wrote before the agent answered.) Such rows are kept only in the split that is
+held out most: `test`, then `select`, then `train`. Computing the proportions belongs to `mixing`.
 """
 
 from collections import Counter, defaultdict
@@ -59,9 +60,9 @@ MULTI_TASK = pa.schema(
         ),
     ]
 )
-"""The columns of `SFT`, and the agent of the row.
+"""Columns of `SFT`, with the agent of the row.
 
-The `row_id` is that of the agent's row with `project/agent:` in front.
+The `row_id` is the `row_id` of the agent's own table with `project/agent:` in front.
 """
 
 
@@ -83,12 +84,12 @@ _MULTI_TASK = DatasetKind(
 _ID_COLUMNS = ["row_id", "task_key", "split"]
 
 _RANKS: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
-"""How much each split is held out; a larger number is held out more."""
+"""Rank of each split. A higher rank means that the split is held out more."""
 
 
 @dataclass(frozen=True)
 class MixCandidate:
-    """The facts about a row that decide whether it is taken.
+    """The facts about a row that determine whether it is taken.
 
     Attributes:
         key: The row's agent.
@@ -96,7 +97,7 @@ class MixCandidate:
         task_key: The row's task.
         split: The row's split.
         text: A hash of the conversation and the tools.
-        request: A hash of the first request; `None` if there is no request.
+        request: A hash of the first request, or `None` if there is no request.
     """
 
     key: PartitionKey
@@ -109,12 +110,12 @@ class MixCandidate:
 
 @dataclass
 class MixedRows:
-    """The choice of the rows that are mixed.
+    """The rows that were chosen for a mix.
 
     Attributes:
         taken: The agent and the row id of each taken row, in the order of the table.
-        shares: The outcome of mixing the split `train`, by agent.
-        splits: How many rows were taken of each split, by agent.
+        shares: The result of mixing the split `train`, by agent.
+        splits: Number of rows that were taken from each split, by agent.
     """
 
     taken: list[tuple[PartitionKey, str]] = field(default_factory=list)
@@ -124,12 +125,12 @@ class MixedRows:
 
 @dataclass(frozen=True)
 class BuiltMix:
-    """A mixed data set that is in its place.
+    """A committed mixed dataset.
 
     Attributes:
-        dataset: The data set.
-        mixed: The choice of its rows.
-        agents_without_rows: The agents with a weight that have no SFT data set yet.
+        dataset: The dataset.
+        mixed: The rows that were chosen for it.
+        agents_without_rows: The agents with a weight that do not have an SFT dataset yet.
     """
 
     dataset: BuiltDataset
@@ -149,13 +150,13 @@ def build_multi_task(
     """Build `multi_task_dataset` from the SFT rows of the agents that have a weight.
 
     Args:
-        lake: The lake that has the agents' SFT data sets.
+        lake: The lake that has the agents' SFT datasets.
         known: All agents.
         weights: Weights by agent (`tau/airline`) or pattern (`tau/*`).
-        strategy: How the rows to train on are mixed.
+        strategy: The strategy for mixing the training rows.
         seed: The seed of the choice and of the order.
-        total: How many rows to train on are taken; `None` or 0 takes as many as possible.
-        files: Which files are published.
+        total: Number of training rows to take. `None` or 0 takes as many as possible.
+        files: The options of the published files.
 
     Raises:
         SettingsError: A weight fits no agent, or no agent has a weight above 0.
@@ -213,7 +214,8 @@ def find_weights(
 ) -> dict[PartitionKey, float]:
     """Return the weight of each agent that has one.
 
-    The weight of the agent's own name counts, or else that of the first pattern that fits.
+    An agent's own name takes precedence over patterns. If there is no weight for its name, the
+    first matching pattern counts.
 
     Args:
         keys: The agents.
@@ -238,7 +240,9 @@ def find_weights(
 
 
 def read_candidates(lake: Lake, key: PartitionKey) -> Iterator[MixCandidate]:
-    """Yield every SFT row of an agent as a candidate; memory holds a batch of each table.
+    """Yield every SFT row of an agent as a candidate.
+
+    Memory holds one batch of each table at a time.
 
     Raises:
         DataError: There is no such table, or a table is damaged.
@@ -261,7 +265,10 @@ def _make_candidate(key: PartitionKey, row: Mapping[str, Any]) -> MixCandidate:
 
 
 def _hash_request(messages: Sequence[Message]) -> bytes | None:
-    """Return a hash of the first request, with case and white space folded; `None` without one."""
+    """Return a hash of the first request, or `None` if there is none.
+
+    Case and white space are ignored.
+    """
     request = find_first_request(messages)
     if not request:
         return None
@@ -284,7 +291,7 @@ def find_held_out_more(candidates: Sequence[MixCandidate]) -> dict[str, list[Mix
     """Return the rows that another agent has in a split that is held out more.
 
     Returns:
-        The rows by what the two agents have in common: `task_key`, `text` or `request`.
+        The rows by the value that the two agents share: `task_key`, `text` or `request`.
     """
     return {
         "task_key": _find_held_out(candidates, [row.task_key for row in candidates]),
@@ -300,10 +307,11 @@ def _find_held_out(
 
     Args:
         candidates: All rows.
-        values: The value of each row; rows with the value `None` have nothing in common.
+        values: The value of each row. Rows with the value `None` share nothing.
     """
     holders_by_value: dict[Hashable, frozenset[tuple[int, PartitionKey]]] = {}
-    # Nearly all values have one holder, so memory has each distinct set of holders once.
+    # Nearly all values have one holder, so each distinct set of holders is kept in memory only
+    # once.
     shared_sets: dict[Hashable, frozenset[tuple[int, PartitionKey]]] = {}
     for candidate, value in zip(candidates, values, strict=True):
         if value is not None:
@@ -327,7 +335,7 @@ def choose_rows(
     config: MixerConfig,
     counts: Counter[str],
 ) -> MixedRows:
-    """Choose the rows of the mixed data set.
+    """Choose the rows of the mixed dataset.
 
     Args:
         candidates: The rows of each agent that has a weight above 0.
@@ -384,17 +392,17 @@ def choose_rows(
 def read_mixed_rows(
     lake: Lake, taken: Sequence[tuple[PartitionKey, str]]
 ) -> Iterator[dict[str, object]]:
-    """Yield the taken rows as rows of `MULTI_TASK`, in their order.
+    """Yield the chosen rows as rows of `MULTI_TASK`, in the given order.
 
-    Each agent's tables are read once, a batch in memory at a time. Their rows are in a temporary
-    file until they are yielded.
+    Each agent's tables are read once, with one batch in memory at a time. Their rows are stored in
+    a temporary file until they are yielded.
 
     Args:
         lake: The lake that has the agents' tables.
         taken: The agent and the row id of each row.
 
     Raises:
-        DataError: A row is gone, because its table was replaced meanwhile.
+        DataError: A row is missing, because its table was replaced in the meantime.
     """
     row_ids_by_agent: dict[PartitionKey, set[str]] = defaultdict(set)
     for key, row_id in taken:

@@ -1,17 +1,17 @@
-"""Preference pairs: a positive and a negative trial of one task, from the same prompt.
+"""Preference pairs: a good and a bad trial of one task, with the same prompt.
 
-The schema of `preference_dataset` and the pairing of trials belong here; how two conversations are
-compared does not (`comparison`).
+The schema of `preference_dataset` and the pairing of trials belong here. Comparing two
+conversations belongs to `comparison`.
 
-A pair needs an equal system prompt, equal tools and an equal request: everything before the agent
-answers the first user message that says something. Call ids are numbered first, since every run
-draws its own. The two conversations are split at the first message that differs, and both must
-continue with a message of the agent. If a user or a tool answered differently first, the agents
-did not have the same prompt, and there is no pair.
+The two trials of a pair must have the same system prompt, tools and request. The request is
+everything before the agent answers the first user message that is more than a greeting. Call ids
+are numbered first, because every run has its own ids. The two conversations are split at the first
+message that differs, and both must continue with a message of the agent. If the first difference is
+in a message of a user or a tool, the agents did not have the same prompt, and there is no pair.
 
-These trials make no pair either: trials with equal answers, a trial whose answers are the beginning
-of the other's, and trials with equal scores. A failure of the infrastructure and an obeyed
-injection are neither positive nor negative.
+There is also no pair if the two trials have equal answers, if the answers of one trial are the
+beginning of the other's answers, or if their scores are equal. A trial with an infrastructure
+failure, or in which the agent obeyed an injection, is neither good nor bad.
 """
 
 from collections import Counter, defaultdict
@@ -72,7 +72,7 @@ PREFERENCES = pa.schema(
         ),
     ]
 )
-"""The columns of `preference_dataset`."""
+"""Columns of `preference_dataset`."""
 
 
 class PreferenceRow(LineageRow):
@@ -94,15 +94,15 @@ PairingStrategy = Literal["margin", "best_worst", "all_pairs", "nearest_length"]
 
 
 class Pairing(NamedTuple):
-    """Rules that say which positive and negative trials of a task are paired.
+    """Rules for pairing the good and bad trials of a task.
 
     Attributes:
-        strategy: The order of the pairs. `margin`: the widest difference of scores first, each
-            session once. `best_worst`: the one pair with the widest difference. `all_pairs`:
-            every pair. `nearest_length`: the most similar in length first, each session once, so
-            that length tells little about which is better.
-        min_margin: The least difference of the scores of a pair.
-        max_per_case: Most pairs of a task; 0 is no limit.
+        strategy: The order of the pairs. `margin`: largest score difference first, with each
+            session once. `best_worst`: only the pair with the largest score difference.
+            `all_pairs`: every pair. `nearest_length`: most similar lengths first, with each session
+            once, so that the length says little about which answer is better.
+        min_margin: The smallest allowed score difference of a pair.
+        max_per_case: Maximum number of pairs per task. 0 means no limit.
     """
 
     strategy: PairingStrategy = "margin"
@@ -113,15 +113,15 @@ class Pairing(NamedTuple):
 DEFAULT_PAIRING = Pairing()
 
 TRIALS_IN_MEMORY = 64
-"""Most trials of a task whose sessions memory holds at once."""
+"""Maximum number of a task's trials whose sessions are held in memory at the same time."""
 
 Trial = Callable[[], Session]
-"""A function that reads a session, which may be on disk until then."""
+"""Function that reads a session, which may be on disk until then."""
 
 
 @dataclass
 class TaskTrials:
-    """The trials of a task: the positive (`good`) and the negative (`bad`) ones."""
+    """The trials of a task: good trials (`good`) and bad trials (`bad`)."""
 
     task_key: str
     good: list[Trial] = field(default_factory=list)
@@ -130,7 +130,7 @@ class TaskTrials:
 
 @dataclass(frozen=True)
 class _OpenedTrial:
-    """The session of a trial, and its messages in the form in which they are compared."""
+    """The session of a trial, and its messages in a form for comparison."""
 
     session: Session
     messages: list[Message]
@@ -141,9 +141,9 @@ OpenTrial = Callable[[Trial], _OpenedTrial]
 
 @dataclass(frozen=True)
 class _TrialSummary:
-    """The facts about a trial that memory holds while its session is on disk.
+    """The facts about a trial that stay in memory while its session is on disk.
 
-    `answers` has 16 bytes of a hash for each of the agent's messages (`hash_answers`).
+    `answers` holds a hash of 16 bytes for each of the agent's messages (`hash_answers`).
     """
 
     session_id: str
@@ -176,18 +176,21 @@ class _PairCandidate:
 
     @property
     def width(self) -> float:
-        """How far the two scores are apart."""
+        """The difference of the two scores, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     @property
     def length_difference(self) -> int:
-        """How many characters the lengths differ by."""
+        """The difference of the two lengths in characters."""
         return abs(self.chosen.length - self.rejected.length)
 
 
 @dataclass(frozen=True)
 class _ScoreGroup:
-    """The good trials with one score and the bad trials with another, each sorted by id."""
+    """Good trials that share one score, and bad trials that share another score.
+
+    Both lists are ordered by id.
+    """
 
     margin: float | None
     good: list[_TrialSummary]
@@ -195,7 +198,7 @@ class _ScoreGroup:
 
     @property
     def width(self) -> float:
-        """How far the two scores are apart."""
+        """The difference of the two scores, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     def list_candidates(self) -> Iterator[_PairCandidate]:
@@ -204,14 +207,17 @@ class _ScoreGroup:
             yield _PairCandidate(chosen, rejected, self.margin)
 
     def count_unused(self, used_ids: set[str]) -> int:
-        """Return how many pairs have no trial among the used ids."""
+        """Count the pairs in which neither trial is among the used ids."""
         good_count = sum(summary.session_id not in used_ids for summary in self.good)
         bad_count = sum(summary.session_id not in used_ids for summary in self.bad)
         return good_count * bad_count
 
 
 def _measure_width(margin: float | None) -> float:
-    """Return how far two scores are apart; verdicts without scores are as far as scores can be."""
+    """Return the difference of two scores.
+
+    Verdicts without scores count as the largest difference, which is 1.
+    """
     return 1.0 if margin is None else margin
 
 
@@ -222,12 +228,14 @@ def pair_sessions(
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[PreferenceRow]:
-    """Yield `pair_trials` of sessions in memory; the order of the sessions does not matter.
+    """Yield the pairs of sessions that are in memory.
+
+    The rows are those of `pair_trials`. The order of the sessions does not matter.
 
     Args:
-        good: The positive sessions.
-        bad: The negative sessions.
-        task_split: Decides the split of a task.
+        good: The good sessions.
+        bad: The bad sessions.
+        task_split: Determines the split of a task.
         counts: Receives the counts of `pair_trials`.
         pairing: The rules of pairing.
     """
@@ -251,28 +259,28 @@ def pair_trials(
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[PreferenceRow]:
-    """Yield rows of `PREFERENCES`, in the order of the tasks, and within a task of the strategy.
+    """Yield rows of `PREFERENCES`, ordered by task, and within a task by the strategy.
 
-    A row's `margin` is the difference of the two scores. It is `None` if one of the sessions has
-    no score, and the verdicts alone say which is better.
+    A row's `margin` is the difference of the two scores. It is `None` if a session has no score;
+    the verdicts alone then show which session is better.
 
     Args:
         tasks: The trials of each task.
-        task_split: Decides the split of a task.
-        counts: Receives `pairs` and, by reason, what made no pair. Two trials that were tried:
-            `equal_answers`, `one_is_a_beginning_of_the_other`, `a_user_or_tool_differs_first`,
-            `no_common_request`, `a_turn_is_not_to_be_trained`, `not_better_by_the_margin`. Two
-            trials that were not tried: `pairings_over_the_limit`. Sessions:
-            `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`, and
-            `sessions_without_a_partner`, which KTO can train on, of these
-            `no_negative_of_the_task`, `no_positive_of_the_task` and
-            `no_partner_with_the_same_prompt`. `reasoning_left_out` counts the recorded thoughts
-            of pairs that are not in their messages.
+        task_split: Determines the split of a task.
+        counts: Receives `pairs`, and counts by reason of trials without a pair. Two trials that
+            were compared: `equal_answers`, `one_is_a_beginning_of_the_other`,
+            `a_user_or_tool_differs_first`, `no_common_request`, `a_turn_is_not_to_be_trained`,
+            `not_better_by_the_margin`. Two trials that were not compared:
+            `pairings_over_the_limit`. Sessions: `left_out_as_infrastructure_error`,
+            `left_out_as_attack_succeeded`, and `sessions_without_a_partner`, which KTO can still
+            use. They are also counted by reason: `no_negative_of_the_task`,
+            `no_positive_of_the_task` and `no_partner_with_the_same_prompt`. `reasoning_left_out`
+            counts the recorded thoughts of pairs that are not in their messages.
         pairing: The rules of pairing.
     """
     counts = Counter() if counts is None else counts
     for trials in tasks:
-        # Several pairs read one trial, and a task may have more trials than memory should hold.
+        # Several pairs read the same trial, and a task may have more trials than fit into memory.
         open_trial: OpenTrial = lru_cache(maxsize=TRIALS_IN_MEMORY)(_open_trial)
         prompts = _group_by_prompt(trials, open_trial, counts)
         _count_missing_partners(trials, prompts, counts)
@@ -314,9 +322,9 @@ def _open_trial(trial: Trial) -> _OpenedTrial:
 
 
 def find_unfit_reason(session: Session) -> str | None:
-    """Return why a session is neither a positive nor a negative example, whatever its verdict.
+    """Return the reason why a session is neither a good nor a bad example, or `None`.
 
-    Return `None` if the session may be an example.
+    The reason applies whatever the verdict is.
     """
     if session.error is not None:
         return "infrastructure_error"
@@ -326,7 +334,7 @@ def find_unfit_reason(session: Session) -> str | None:
 def _group_by_prompt(
     trials: TaskTrials, open_trial: OpenTrial, counts: Counter[str]
 ) -> list[_SamePrompt]:
-    """Return the trials that may be paired, grouped by what they begin with."""
+    """Return the trials that may be paired, grouped by their prompt."""
     prompts: dict[str, _SamePrompt] = defaultdict(_SamePrompt)
     for trial, is_good in [(trial, True) for trial in trials.good] + [
         (trial, False) for trial in trials.bad
@@ -351,10 +359,10 @@ def _group_by_prompt(
 
 
 def _hash_prompt(session: Session) -> str:
-    """Return a hash of the tools and of everything before the agent answers the request.
+    """Return a hash of the tools and of all messages before the agent answers the request.
 
-    If the users greet first, the request comes after the agent's greeting. Otherwise any two
-    sessions that begin with "Hi" would pair.
+    If the user greets first, the request comes after the agent's greeting. Otherwise, any two
+    sessions that begin with "Hi" would have the same prompt.
     """
     messages = normalize_calls(session.messages)
     answer_index = find_request_end(messages) or 0
@@ -366,7 +374,7 @@ def _hash_prompt(session: Session) -> str:
 def _count_missing_partners(
     trials: TaskTrials, prompts: list[_SamePrompt], counts: Counter[str]
 ) -> None:
-    """Count the trials for which there is no trial of the other verdict."""
+    """Count the trials without a possible partner of the other verdict."""
     if trials.good and trials.bad:
         reason = "no_partner_with_the_same_prompt"
     elif trials.bad:
@@ -381,7 +389,7 @@ def _count_missing_partners(
 def _group_by_score(
     same_prompt: _SamePrompt, min_margin: float, counts: Counter[str]
 ) -> Iterator[_ScoreGroup]:
-    """Yield the groups of trials whose good score is better than the bad one by the margin."""
+    """Yield the groups of trials in which the good score exceeds the bad score by the margin."""
     good_by_score = _index_by_score(same_prompt.good)
     bad_by_score = _index_by_score(same_prompt.bad)
     for good_score, good in good_by_score.items():
@@ -405,9 +413,10 @@ def _index_by_score(summaries: list[_TrialSummary]) -> dict[float | None, list[_
 def _order_candidates(
     groups: list[_ScoreGroup], strategy: PairingStrategy
 ) -> Iterator[_PairCandidate]:
-    """Yield the candidates of a task in the order of the strategy.
+    """Yield the candidate pairs of a task in the order of the strategy.
 
-    The strategies `margin` and `best_worst` make candidates lazily: a task may have millions.
+    The strategies `margin` and `best_worst` create candidates lazily, because a task may have
+    millions of them.
     """
     if strategy in ("margin", "best_worst"):
         by_width = sorted(groups, key=lambda group: -group.width)
@@ -419,7 +428,7 @@ def _order_candidates(
     if strategy == "nearest_length":
         candidates.sort(key=lambda candidate: (candidate.length_difference, candidate.ids))
     else:
-        # Among pairs of one margin a hash decides. In the order of the ids, a limit would leave
+        # A hash orders the pairs of one margin. If they were ordered by id, a limit would leave
         # only pairs of the first good session.
         candidates.sort(key=lambda candidate: (-candidate.width, hash_json(candidate.ids)))
     yield from candidates
@@ -431,7 +440,10 @@ def _choose_pairs(
     open_trial: OpenTrial,
     counts: Counter[str],
 ) -> Iterator[tuple[_PairCandidate, SplitPair]]:
-    """Yield the pairs of a task in the order of the strategy, and count why others make none."""
+    """Yield the pairs of a task in the order of the strategy.
+
+    Candidates that are not a pair are counted by reason.
+    """
     limit = 1 if pairing.strategy == "best_worst" else pairing.max_per_case
     each_session_once = pairing.strategy in ("margin", "nearest_length")
     used_ids: set[str] = set()
@@ -455,7 +467,10 @@ def _choose_pairs(
 
 
 def _compare(candidate: _PairCandidate, open_trial: OpenTrial) -> SplitPair | str:
-    """Return the two conversations, split where they differ, or why they make no pair."""
+    """Split the two conversations of a candidate at the first difference.
+
+    If they cannot be a pair, the reason is returned.
+    """
     reason = find_equal_answers(candidate.chosen.answers, candidate.rejected.answers)
     if reason is not None:
         return reason
@@ -467,7 +482,7 @@ def _compare(candidate: _PairCandidate, open_trial: OpenTrial) -> SplitPair | st
 def _count_untried(
     groups: list[_ScoreGroup], strategy: PairingStrategy, tried_count: int, barred_ids: set[str]
 ) -> int:
-    """Return how many candidates without a barred session are left after the tried ones."""
+    """Count the remaining candidates without a barred session."""
     unused_count = sum(group.count_unused(barred_ids) for group in groups)
     tried = islice(_order_candidates(groups, strategy), tried_count)
     return unused_count - sum(not barred_ids & set(candidate.ids) for candidate in tried)
@@ -490,7 +505,7 @@ _REASONS_FOR_NO_PAIR = {
 
 
 def explain_missing_pairs(counts: Mapping[str, int]) -> str:
-    """Return a sentence about why there are no pairs, the most frequent reason first.
+    """Return a sentence that explains why there are no pairs, with the most frequent reason first.
 
     Args:
         counts: The counts of `pair_trials`.
@@ -503,8 +518,8 @@ def explain_missing_pairs(counts: Mapping[str, int]) -> str:
 
 
 def compute_length_ratio(row: Mapping[str, Any]) -> float:
-    """Return the length of a pair's chosen answer divided by that of the rejected answer.
+    """Return the length of a pair's chosen answer divided by the length of the rejected answer.
 
-    If the ratios are far from 1, a model learns the length first.
+    If most ratios are far from 1, a model first learns the length.
     """
     return measure_answers(row["chosen"]) / max(1, measure_answers(row["rejected"]))

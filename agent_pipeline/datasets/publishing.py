@@ -1,4 +1,4 @@
-"""The files that are published of a data set's table: JSONL files and a Hugging Face folder.
+"""The published files of a dataset's table: JSONL files and a Hugging Face folder.
 
     <lake>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl
     <lake>/huggingface/<asset>/project=<p>/agent=<a>/README.md         the card
@@ -45,11 +45,11 @@ from agent_pipeline.sessions.tables import read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 PUBLICATIONS = "published"
-"""The kind of lake file that holds the records of publications."""
+"""The kind of lake file that stores the records of publications."""
 
 
 class FileOptions(Options):
-    """Which files are written besides the table."""
+    """Options that define which files are written in addition to the table."""
 
     jsonl: bool = Field(
         default=True,
@@ -96,16 +96,17 @@ class ConversationFileOptions(FileOptions):
 
 
 _UNPUBLISHED_COLUMNS = {"split", "score", "created_at"}
-"""The split is in the file's name, and only selection uses the score and the time.
+"""Columns that are not published. The split is in the file's name, and only selection uses the
+score and the time.
 
-The JSON reader of `datasets` would take the times for local ones.
+The JSON reader of `datasets` would interpret the times as local times.
 """
 
 
 def encode_trainer_lines(rows: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
-    """Yield rows of a split as lines of the JSONL file that trainers read.
+    """Yield the rows of a split as lines of a JSONL file for trainers.
 
-    Keys without a value are left out, except `tools`, because LLaMA-Factory needs the key in every
+    Keys without a value are left out, except `tools`, because LLaMA-Factory needs this key in every
     row of a file with tools. JSON columns may be `msgspec.Raw`.
     """
     for row in rows:
@@ -118,12 +119,13 @@ def encode_trainer_lines(rows: Iterable[Mapping[str, object]]) -> Iterator[bytes
 
 
 def publish(lake: Lake, publication: Publication) -> Counter[str]:
-    """Write the files from the table, and remove files of an earlier publication.
+    """Write the files of a table, and remove files of an earlier publication.
 
-    Each file appears whole, and the record of the publication comes last.
+    Each file appears only when it is complete, and the record of the publication is written last.
 
     Returns:
-        How many rows do not have the form of the files, by reason; empty if the table has one form.
+        The number of rows that cannot have the form of the files, by reason. It is empty if the
+        table has only one form.
 
     Raises:
         DataError: There is no table, or there are no curated sessions for the card.
@@ -149,12 +151,12 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
 
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Remove all files that are published of a table, and return their paths.
+    """Remove all published files of a table, and return their paths.
 
     Args:
         lake: The lake that has the files.
         asset: The table's asset.
-        key: The table's partition; `None` for a data set of several agents.
+        key: The table's partition. `None` means a dataset of several agents.
     """
     removed: list[UPath] = []
     for kind in ("jsonl", "huggingface", PUBLICATIONS):
@@ -163,15 +165,15 @@ def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
 
 def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Make the files of a table again if the table has changed, and return the changed paths.
+    """Write the files of a table again if the table has changed, and return the changed paths.
 
-    Files that cannot be made again are removed: there is no record of the publication, no table,
-    or no curated sessions for the card.
+    Files that cannot be written again are removed. This happens if the record of the publication,
+    the table, or the curated sessions for the card are missing.
 
     Args:
         lake: The lake that has the table.
         asset: The table's asset.
-        key: The table's partition; `None` for a data set of several agents.
+        key: The table's partition. `None` means a dataset of several agents.
     """
     publication = read_publication(lake, asset, key)
     if publication is None or not lake.has(asset, key):
@@ -185,7 +187,7 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
         return []
     try:
         publish(lake, msgspec.structs.replace(publication, table_sha256=table_sha256))
-    except MissingError:  # somebody deleted heldout_dataset
+    except MissingError:  # heldout_dataset was deleted
         return unpublish(lake, asset, key)
     changed: list[UPath] = []
     for kind in ("jsonl", "huggingface"):
@@ -194,14 +196,14 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
 
 def list_published_tables(lake: Lake, asset: str, key: PartitionKey | None) -> list[str]:
-    """Return the tables whose rows are in the files of a data set."""
+    """Return the tables whose rows are in the files of a dataset."""
     return list_sft_tables(lake, key) if asset == SFT_TABLE else [asset]
 
 
 def hash_tables(lake: Lake, asset: str, key: PartitionKey | None) -> str:
-    """Return a sha256 that changes when a table of a data set's files changes.
+    """Return a sha256 that changes if any table behind a dataset's files changes.
 
-    The sha256 of a data set with one table is the sha256 of that table.
+    If there is only one table, the result is the sha256 of that table.
     """
     digests = []
     for table in list_published_tables(lake, asset, key):
@@ -212,12 +214,12 @@ def hash_tables(lake: Lake, asset: str, key: PartitionKey | None) -> str:
 
 
 def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
-    """Return the record of how a table is published, if there is a readable record.
+    """Return the record of how a table is published, or `None` if there is no readable record.
 
     Args:
         lake: The lake that has the record.
         asset: The table's asset.
-        key: The table's partition; `None` for a data set of several agents.
+        key: The table's partition. `None` means a dataset of several agents.
     """
     path = lake.folder(PUBLICATIONS, asset, key) / "publication.json"
     try:
@@ -234,7 +236,10 @@ def _remove_files(lake: Lake, folder: UPath) -> list[UPath]:
 
 
 def _has_forms(lake: Lake, publication: Publication) -> bool:
-    """Return whether the table has the columns of `SFT`, which can be written in every form."""
+    """Return whether the table has the columns of `SFT`.
+
+    Such a table can be written in every form.
+    """
     table = lake.open(publication.asset, publication.key).schema_arrow
     return set(SFT.names) <= set(table.names)
 
@@ -242,9 +247,9 @@ def _has_forms(lake: Lake, publication: Publication) -> bool:
 def _read_rows(
     lake: Lake, publication: Publication, split: str, counts: Counter[str]
 ) -> Iterator[FormattedRow]:
-    """Return the rows of a split of the table, in the publication's form.
+    """Return the rows of a split of the table, in the form of the publication.
 
-    JSON columns that stay as they are, are `msgspec.Raw`.
+    JSON columns that stay unchanged are `msgspec.Raw`.
     """
     is_unchanged = publication.format == "conversational" or not _has_forms(lake, publication)
     rows: Iterator[FormattedRow]
@@ -257,7 +262,10 @@ def _read_rows(
 
 
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
-    """Write the Hugging Face folder: a Parquet file per split with rows, and then the card."""
+    """Write the Hugging Face folder.
+
+    It has a Parquet file per split with rows. The card is written last.
+    """
     schema = lake.open(publication.asset, publication.key).schema_arrow.remove_metadata()
     if _has_forms(lake, publication):
         schema = FORMS[publication.format].make_schema(schema)
@@ -281,7 +289,7 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
 def _write_split(
     file: Path, split: str, rows: Iterable[FormattedRow], schema: pa.Schema
 ) -> SplitLine:
-    """Write the rows of a split to a Parquet file, and return what the card tells about them."""
+    """Write the rows of a split to a Parquet file, and return the split's line for the card."""
     has_tasks = "task_key" in schema.names
     tasks: set[str] = set()
     row_count = 0

@@ -1,10 +1,10 @@
 """Rows for supervised fine-tuning (SFT): one kept session becomes one conversation to imitate.
 
-The schema of `sft_dataset` and the way from a session to its row belong here. Which sessions are
-kept is decided in `judging`, which rows are trained on in `selection`.
+The schema of `sft_dataset` and the conversion of a session into a row belong here. `judging`
+decides which sessions are kept, and `selection` decides which rows are trained.
 
-Messages are in OpenAI's form. An assistant's message that must not be trained has OpenAI's
-`weight: 0`; a message without `weight` is trained. The loss masks of training honour it.
+Messages have OpenAI's form. An assistant message that must not be trained has OpenAI's `weight: 0`;
+a message without `weight` is trained. The loss masks of training respect the weight.
 """
 
 from collections import Counter
@@ -54,14 +54,17 @@ SFT = pa.schema(
         ),
     ]
 )
-"""The columns of `sft_dataset`.
+"""Columns of `sft_dataset`.
 
 A new column needs a line here, a value in `make_sft_rows`, and its origin in `defs.columns`.
 """
 
 
 class SftRow(LineageRow):
-    """A row of `SFT`; JSON columns may be `msgspec.Raw`, which is written as it is."""
+    """A row of `SFT`.
+
+    JSON columns may be `msgspec.Raw`, which is written unchanged.
+    """
 
     messages: list[Message] | msgspec.Raw
     tools: list[Tool] | msgspec.Raw
@@ -72,7 +75,10 @@ class SftRow(LineageRow):
 
 
 class _MessageHead(msgspec.Struct, gc=False):
-    """The part of a message that decides where a conversation is cut, and the class of a turn."""
+    """The fields of a message that training rows depend on.
+
+    They determine where a conversation is cut, and the class of a turn.
+    """
 
     role: str
     content: str | None = ""
@@ -100,7 +106,7 @@ class _Turns:
     trained: list[int]
 
     def classify(self) -> list[TurnClass | None]:
-        """Return the class of each of the agent's messages up to the last trained message."""
+        """Return the class of each of the agent's messages, up to the last trained message."""
         classes: list[TurnClass | None] = []
         for message_index in self.agent:
             if message_index <= self.trained[-1]:
@@ -116,22 +122,24 @@ def make_sft_rows(
     untrained_facts: Sequence[str] = (),
     thoughts: bool = False,
 ) -> Iterator[SftRow]:
-    """Yield rows of `SFT` for rows of sessions, one at a time, in their order.
+    """Yield rows of `SFT` for rows of sessions, in their order.
 
-    What follows the last trained message (a closing user message, a last tool result) is cut. A
-    session without a trained message makes no row. The `row_id` is the session id, followed by `#`
-    and the indices of the messages that a fact excluded: another choice of turns is another row.
+    Messages after the last trained message (a closing user message, a last tool result) are cut
+    off. A session without a trained message does not get a row. The `row_id` is the session id,
+    followed by `#` and the indices of the messages that a fact excluded, because a different choice
+    of turns is a different row.
 
     Args:
-        rows: Rows of `sessions` or `curated_sessions`. JSON columns may be `msgspec.Raw`; they are
+        rows: Rows of `sessions` or `curated_sessions`. JSON columns may be `msgspec.Raw`. They are
             decoded only if a conversation changes.
-        task_split: Decides the split of a task.
+        task_split: Determines the split of a task.
         counts: Receives `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
-            `no_turn_to_train`, `turns`, `turns_not_trained`, and the recorded thoughts of the
-            rows: `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
+            `no_turn_to_train`, `turns`, `turns_not_trained`, and the recorded thoughts of the rows:
+            `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
         untrained_facts: Names of `judging.turn_facts.TurnFacts`. A turn with one of these facts in
             the column `turns` is not trained.
-        thoughts: Whether messages have the recorded thoughts, which `content_sha256` then covers.
+        thoughts: Whether messages include the recorded thoughts. If so, `content_sha256` covers
+            them too.
     """
     counts = Counter() if counts is None else counts
     for row in rows:
@@ -200,10 +208,10 @@ def _make_row(
 
 
 def _find_score(session_row: Mapping[str, Any]) -> float | None:
-    """Return how good a session is, 0 to 1; `None` if nobody judged it.
+    """Return a score from 0 to 1 that shows how good a session is, or `None`.
 
-    A judged session has a `verdict_score`, in which no score overrules a person. Otherwise the
-    source's judgment counts, and without a judgment the source's score.
+    A judged session has a `verdict_score`, in which no score overrules a person. If it is missing,
+    the source's judgment counts. If there is no judgment, the source's score counts.
     """
     score: float | None
     if "verdict_score" in session_row:

@@ -1,9 +1,9 @@
-"""The two tables of SFT rows, and how readers get rows from both.
+"""The two tables of SFT rows, and functions that read rows from both.
 
-`sft_dataset` holds what a training run may see: the splits `train` and `select`. `heldout_dataset`
-holds the split `test`. In a lake of an earlier version, `sft_dataset` holds all splits, and there
-is no `heldout_dataset`; such a lake is read too. Readers of SFT rows use the functions of this
-module. How the tables are written does not belong here (`build`).
+`sft_dataset` contains the splits that a training run may see: `train` and `select`.
+`heldout_dataset` contains the split `test`. In a lake of an earlier version, `sft_dataset` contains
+all splits, and there is no `heldout_dataset`; such a lake can be read too. All readers of SFT rows
+use the functions of this module. Writing the tables belongs to `build`.
 """
 
 import heapq
@@ -23,39 +23,42 @@ SFT_TABLE = "sft_dataset"
 HELDOUT_TABLE = "heldout_dataset"
 
 HELDOUT_SPLITS: tuple[Split, ...] = ("test",)
-"""The splits of `heldout_dataset`.
+"""Splits of `heldout_dataset`.
 
-The split `select` is in `sft_dataset`: training steps after SFT stop early by its rows, so a table
-with `select` in it would flow into training.
+The split `select` is in `sft_dataset`, because training steps after SFT use its rows for early
+stopping. A held-out table with `select` would therefore influence training.
 """
 
 
 SPLITS_SEEN_IN_TRAINING: tuple[Split, ...] = ("train", "select")
-"""The splits of `sft_dataset`: `train` is trained on, and `select` decides when to stop."""
+"""Splits of `sft_dataset`: `train` is trained, and `select` decides when training stops."""
 
 SEEN_IN_TRAINING = pa.schema(SFT, {b"splits": ",".join(SPLITS_SEEN_IN_TRAINING).encode()})
-"""The schema of `sft_dataset`, with a mark that the table lacks the split `test`.
+"""Schema of `sft_dataset`, with a mark that the table does not contain the split `test`.
 
-A table of an earlier version has no mark. With the mark, a deleted `heldout_dataset` is an error,
-and never looks like an agent without held-out rows.
+A table of an earlier version does not have the mark. Because of the mark, a deleted
+`heldout_dataset` is an error, and never looks like an agent without held-out rows.
 """
 
 
 def list_sft_tables(lake: Lake, key: PartitionKey | None) -> list[str]:
-    """Return the tables that hold an agent's SFT rows; a lake of an earlier version has one."""
+    """Return the tables that contain an agent's SFT rows.
+
+    A lake of an earlier version has only one such table.
+    """
     return [SFT_TABLE, HELDOUT_TABLE] if lake.has(HELDOUT_TABLE, key) else [SFT_TABLE]
 
 
 def find_splits_by_table(
     lake: Lake, key: PartitionKey | None, splits: Collection[str] = SPLITS
 ) -> dict[str, list[str]]:
-    """Return the tables to read for some splits, each with the splits to take from the table.
+    """Return the tables to read for some splits, with the splits to take from each table.
 
-    If there is a `heldout_dataset`, its splits are never taken from `sft_dataset`, even if an
-    interrupted run of a new version left an `sft_dataset` with all splits.
+    If there is a `heldout_dataset`, its splits are never taken from `sft_dataset`. This matters if
+    an interrupted run of a new version left an `sft_dataset` with all splits.
 
     Raises:
-        DataError: Rows of `heldout_dataset` are wanted, and the table is gone.
+        DataError: Rows of `heldout_dataset` are wanted, but the table is missing.
     """
     splits_by_table: dict[str, list[str]] = {}
     has_heldout = lake.has(HELDOUT_TABLE, key)
@@ -68,7 +71,7 @@ def find_splits_by_table(
 
 
 def _check_holds_all_splits(lake: Lake, key: PartitionKey | None) -> None:
-    """Check that an `sft_dataset` without a `heldout_dataset` is of an earlier version.
+    """Check that an `sft_dataset` without a `heldout_dataset` is from an earlier version.
 
     Raises:
         DataError: There is no `sft_dataset`, or it lacks the split `test`.
@@ -97,7 +100,7 @@ def read_sft_rows(
     columns: Sequence[str] = (),
     raw: bool = False,
 ) -> Iterator[dict[str, object]]:
-    """Return the SFT rows of some splits, sorted by session as one table would have them.
+    """Return the SFT rows of some splits, ordered by session across both tables.
 
     Memory holds one batch per table at a time.
 
@@ -105,11 +108,12 @@ def read_sft_rows(
         lake: The lake that has the tables.
         key: The partition.
         splits: The splits to read.
-        columns: The columns to read, besides those that choose and sort the rows; empty for all.
+        columns: The columns to read, in addition to the columns that choose and order the rows.
+            Empty means all columns.
         raw: Whether JSON columns become `msgspec.Raw`.
 
     Raises:
-        DataError: A table was never made, or is damaged.
+        DataError: A table does not exist, or is damaged.
     """
     splits_by_table = find_splits_by_table(lake, key, splits)
     names = list(dict.fromkeys([*columns, "split"])) if columns else None
@@ -125,10 +129,12 @@ def read_sft_rows(
 
 
 def read_sft_columns(lake: Lake, key: PartitionKey | None, columns: Sequence[str]) -> pa.Table:
-    """Return short columns of all SFT rows as one table, the rows of `sft_dataset` first.
+    """Return short columns of all SFT rows as one table.
+
+    The rows of `sft_dataset` come first.
 
     Raises:
-        DataError: A table was never made, or is damaged.
+        DataError: A table does not exist, or is damaged.
     """
     parts = []
     names = list(dict.fromkeys([*columns, "split"]))

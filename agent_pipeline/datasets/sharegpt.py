@@ -1,7 +1,7 @@
 """ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt` and calls.
 
-The schema of `sharegpt_dataset` and the way from OpenAI messages to ShareGPT turns and back belong
-here.
+The schema of `sharegpt_dataset` and the conversion of OpenAI messages into ShareGPT turns and back
+belong here.
 
 LLaMA-Factory documents this form for tool use. The value of a `function_call` turn is the JSON of
 `{"name", "arguments"}` with the arguments as an object. Several calls in one message, and their
@@ -14,8 +14,8 @@ because they have no common type: datasets 4.0, the newest that LLaMA-Factory 0.
 refuses a JSON file of such schemas. A row without tools has null, and not an empty text, because
 Axolotl 0.19 decodes any text.
 
-Facts that the form has no place for are in keys that loaders ignore, so that `from_sharegpt_turns`
-restores the chat:
+The form has no place for some facts. They are stored in keys that loaders ignore, so that
+`from_sharegpt_turns` can restore the chat:
 
 - `ids` of calls and results,
 - `words` next to calls,
@@ -60,10 +60,10 @@ SHAREGPT = pa.schema(
         ),
     ]
 )
-"""The columns of `sharegpt_dataset`."""
+"""Columns of `sharegpt_dataset`."""
 
 ShareGptTurn = JsonObject
-"""A turn: `from`, `value`, and the keys that loaders ignore."""
+"""A turn with `from`, `value`, and keys that loaders ignore."""
 
 
 class ShareGptRow(LineageRow):
@@ -75,19 +75,22 @@ class ShareGptRow(LineageRow):
 
 
 _COPIED_COLUMNS = [*(column.name for column in LINEAGE_COLUMNS), "verdict_by"]
-"""The columns that are copied from an SFT row, if the row has them."""
+"""Columns that are copied from an SFT row, if the row has them."""
 
 _TURN_NAMES = {"system": "system", "user": "human", "assistant": "gpt"}
 _ROLES: dict[str, Role] = {"system": "system", "human": "user", "gpt": "assistant"}
 
 _SEPARATOR = "\n\n"
-"""The text between messages of one role that are joined into one turn."""
+"""Separator between messages of one role that are joined into one turn."""
 
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 
 class _WrittenCall(msgspec.Struct):
-    """A call as it is written in a turn's value; the arguments keep their text."""
+    """A call as it is written in a turn's value.
+
+    The arguments keep their original text.
+    """
 
     name: str
     arguments: msgspec.Raw
@@ -101,11 +104,11 @@ def make_sharegpt_rows(
     """Yield a row of `SHAREGPT` for each SFT row, in the order of the SFT rows.
 
     Args:
-        sft_rows: Rows of `SFT`, their JSON columns decoded.
+        sft_rows: Rows of `SFT` with decoded JSON columns.
         counts: Receives `rows`; the rows that are left out, `turns_do_not_alternate` and
-            `invalid_tool_schema` (a tool schema, its function or its parameters are not an
-            object); and `words_beside_calls`, the turns of which loaders see the call and not
-            the words.
+            `invalid_tool_schema` (a tool schema, its function or its parameters are not an object);
+            and `words_beside_calls`, the number of turns in which loaders see the call but not the
+            text.
         alternating: Whether to leave out rows whose turns do not alternate.
     """
     counts = Counter() if counts is None else counts
@@ -129,9 +132,9 @@ def make_sharegpt_rows(
 
 
 def _complete_schema(tool: object) -> JsonObject | None:
-    """Return a tool in OpenAI's form; `None` if it is not a schema.
+    """Return a tool in OpenAI's form, or `None` if it is not a schema.
 
-    A tool without parameters gets empty ones, which LLaMA-Factory needs.
+    A tool without parameters gets empty parameters, which LLaMA-Factory needs.
     """
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict):
@@ -143,7 +146,10 @@ def _complete_schema(tool: object) -> JsonObject | None:
 
 
 def to_sharegpt_turns(messages: list[Message]) -> list[ShareGptTurn]:
-    """Return a chat as ShareGPT turns; `from_sharegpt_turns` is the way back."""
+    """Convert a chat into ShareGPT turns.
+
+    `from_sharegpt_turns` is the inverse function.
+    """
     turns: list[ShareGptTurn] = []
     for role, group in groupby(messages, key=lambda message: message["role"]):
         if role == "assistant":
@@ -181,7 +187,7 @@ def _make_agent_turn(message: Message) -> ShareGptTurn:
 
 
 def _make_observation(messages: list[Message]) -> ShareGptTurn:
-    """Return the turn of the results that follow one message."""
+    """Return the turn with the results that follow one message."""
     texts = [message["content"] for message in messages]
     return {
         "from": "observation",
@@ -193,7 +199,8 @@ def _make_observation(messages: list[Message]) -> ShareGptTurn:
 def _write_call(function: FunctionCall) -> str:
     """Return the JSON of a call.
 
-    Arguments that are the text of an object keep that text. Other arguments become a JSON string.
+    Arguments that are the JSON text of an object keep that text. Other arguments become a JSON
+    string.
     """
     arguments = function["arguments"]
     if not _is_object(arguments):
@@ -214,7 +221,10 @@ def _is_object(text: str) -> bool:
 
 
 def from_sharegpt_turns(turns: list[ShareGptTurn]) -> list[Message]:
-    """Return the chat from which `to_sharegpt_turns` made the turns."""
+    """Convert ShareGPT turns back into a chat.
+
+    The turns must come from `to_sharegpt_turns`.
+    """
     messages: list[Message] = []
     for turn in turns:
         if turn["from"] == "observation":
@@ -252,7 +262,7 @@ def _read_calls(turn: ShareGptTurn) -> Message:
 
 
 def _read_texts(turn: ShareGptTurn) -> list[Message]:
-    """Return the messages that were joined into a turn of words."""
+    """Return the messages that were joined into a turn of text."""
     value = turn["value"]
     messages: list[Message] = []
     start = 0
@@ -264,7 +274,7 @@ def _read_texts(turn: ShareGptTurn) -> list[Message]:
 
 
 def turns_alternate(turns: list[ShareGptTurn]) -> bool:
-    """Return whether input and the agent's turns alternate, and the agent has the last word.
+    """Return whether the turns of input and of the agent alternate, and the agent's turn is last.
 
     One system turn may come first.
     """

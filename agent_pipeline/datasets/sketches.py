@@ -1,8 +1,8 @@
-"""Sketches of texts (MinHash) and an index of sketches (LSH) that find nearly equal texts.
+"""Sketches of texts (MinHash), and an index of sketches (LSH) that finds nearly equal texts.
 
-Two sets' sketches agree in a hash with a probability equal to their Jaccard similarity (Broder
-1997). An index by bands finds the sketches that agree in all hashes of a band (Indyk and Motwani
-1998). What is done with nearly equal texts does not belong here.
+The sketches of two sets agree in a hash with a probability equal to their Jaccard similarity
+(Broder 1997). An index with bands finds the sketches that agree in all hashes of a band (Indyk and
+Motwani 1998). The use of nearly equal texts does not belong here.
 """
 
 import math
@@ -11,19 +11,22 @@ from collections.abc import Iterable, Sequence
 from rensa import RMinHash, RMinHashLSH
 
 WORDS_PER_SHINGLE = 5
-"""Consecutive words in a shingle: a template filled with other words shares few shingles."""
+"""Number of consecutive words in a shingle. Texts from the same template with different words share
+few shingles.
+"""
 
 MAX_HASHES = 256
-"""Most hashes of a sketch."""
+"""Maximum number of hashes in a sketch."""
 
 MIN_RECALL = 0.995
-"""Share of the pairs exactly at the threshold that the bands must find."""
+"""Minimum share of the pairs exactly at the threshold that the bands must find."""
 
 
 class Sketches:
-    """A factory of sketches with an `index` of them by number.
+    """A factory of sketches, with an index of numbered sketches.
 
-    In the index, sets that are at least as similar as the threshold share a band.
+    In the index, sets that are at least as similar as the threshold share a band with high
+    probability.
     """
 
     def __init__(self, threshold: float, seed: int = 0) -> None:
@@ -33,9 +36,10 @@ class Sketches:
         self.index = RMinHashLSH(threshold, self._hash_count, band_count)
 
     def sketch(self, words: Sequence[bytes] | Sequence[str]) -> RMinHash:
-        """Return the sketch of a set of words; repeated words count once.
+        """Return the sketch of a set of words.
 
-        The sketch's `jaccard` estimates the similarity to another sketch.
+        Repeated words count once. The sketch's `jaccard` estimates the similarity to another
+        sketch.
         """
         sketch = RMinHash(self._hash_count, self._seed)
         sketch.update(words)
@@ -57,11 +61,12 @@ class Sketches:
 def choose_bands(threshold: float, max_hashes: int = MAX_HASHES) -> tuple[int, int]:
     """Return the number of bands and the hashes per band for a similarity threshold.
 
-    Wide bands raise few false candidates, so the widest bands are taken that still find 99.5 % of
-    the pairs at the threshold with at most `max_hashes` hashes.
+    Wide bands cause few false candidates. The function chooses the widest bands that still find
+    99.5 % of the pairs at the threshold with at most `max_hashes` hashes.
     """
     for width in range(max_hashes, 1, -1):
-        band_probability = threshold**width  # that a pair at the threshold shares a band
+        # the probability that a pair at the threshold shares a band
+        band_probability = threshold**width
         if band_probability == 1:
             count = 1
         elif band_probability > 1e-9:
@@ -74,7 +79,10 @@ def choose_bands(threshold: float, max_hashes: int = MAX_HASHES) -> tuple[int, i
 
 
 def split_into_shingles(text: str) -> list[str]:
-    """Return every distinct sequence of five words, in lower case; a short text is one shingle."""
+    """Return every distinct sequence of five words, in lower case.
+
+    A shorter text is one shingle.
+    """
     words = text.lower().split()
     starts = range(max(1, len(words) - WORDS_PER_SHINGLE + 1))
     return sorted({" ".join(words[start : start + WORDS_PER_SHINGLE]) for start in starts})
@@ -83,14 +91,17 @@ def split_into_shingles(text: str) -> list[str]:
 class _Groups:
     """Groups of names that are joined pairwise (a union-find forest).
 
-    The representative of a group is its first name.
+    The representative of a group is its first name in sort order.
     """
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}
 
     def find_representative(self, name: str) -> str:
-        """Return the representative of a name's group; a new name is a group of its own."""
+        """Return the representative of a name's group.
+
+        A new name forms its own group.
+        """
         parent = self._parents.setdefault(name, name)
         while parent != name:
             grandparent = self._parents[parent]
@@ -123,13 +134,13 @@ def group_similar_texts(texts: Iterable[tuple[str, str]], threshold: float) -> d
     """Group the owners of texts that are nearly the same.
 
     Args:
-        texts: Pairs of an owner and a text; an owner may have several texts.
-        threshold: Estimated Jaccard similarity of the texts' shingles from which two texts are
+        texts: Pairs of an owner and a text. An owner may have several texts.
+        threshold: Minimum estimated Jaccard similarity of the shingles of two texts that count as
             nearly the same.
 
     Returns:
-        The first owner (by name) of the group of each owner that is in a group with other owners.
-        The order of the texts does not matter.
+        For each owner in a group with other owners, the first owner (by name) of the group. The
+        order of the texts does not matter.
     """
     sketches = Sketches(threshold)
     groups = _Groups()

@@ -1,8 +1,8 @@
-"""The permanent split: a task is in `train`, `select` or `test`, with all its trials.
+"""The permanent split: each task is in `train`, `select` or `test`, with all its trials.
 
-A hash of the task's key alone decides the split. Adding sessions, running again or moving the
-store never moves a task, so no test task was in an earlier training set. `ledger` keeps the splits
-when the sizes change; the file of the ledger does not belong here.
+Only a hash of the task's key determines the split. Adding sessions, running again or moving the
+store never moves a task, so no test task was ever in an earlier training set. `ledger` keeps the
+splits if the sizes change. The file of the ledger does not belong here.
 """
 
 import hashlib
@@ -23,7 +23,9 @@ Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 MIN_REQUEST_SIMILARITY = 0.9
-"""Jaccard similarity of five-word sequences from which two requests are nearly the same."""
+"""Minimum Jaccard similarity of five-word sequences at which two requests count as nearly
+the same.
+"""
 
 LINEAGE_COLUMNS = define_required(
     pa.string(),
@@ -33,11 +35,11 @@ LINEAGE_COLUMNS = define_required(
     task_key="the key of the session's task",
     split="the task's permanent split: train, select or test",
 )
-"""The columns that every data set begins with."""
+"""Columns with which every dataset begins."""
 
 
 class LineageRow(TypedDict):
-    """The columns that every row of a data set has."""
+    """The columns that every row of a dataset has."""
 
     row_id: str
     session_id: str
@@ -47,7 +49,7 @@ class LineageRow(TypedDict):
 
 
 class TaskSplit(Protocol):
-    """A source of splits: the sizes of the split alone, or a ledger."""
+    """A source of splits: only the sizes of the split, or a ledger."""
 
     def find_split(self, task_key: str) -> Split:
         """Return the split of a task."""
@@ -55,13 +57,18 @@ class TaskSplit(Protocol):
 
 
 class SplitSizes(NamedTuple):
-    """The expected shares of the tasks; the rest, `1 - test - select`, is trained."""
+    """The expected shares of the tasks in the held-out splits.
+
+    The rest, `1 - test - select`, is trained.
+    """
 
     test: float = 0.2
     select: float = 0.1
 
     def validated(self) -> "SplitSizes":
-        """Return these sizes if they are shares that leave something to train on.
+        """Return these sizes if they are valid shares.
+
+        The sum must leave some tasks for training.
 
         Raises:
             SettingsError: A size is negative, or the two sizes leave nothing to train on.
@@ -76,8 +83,8 @@ class SplitSizes(NamedTuple):
     def find_split(self, task_key: str) -> Split:
         """Return the split of a task from the sha256 of its key.
 
-        The hash, read as a number in [0, 1), is uniform: the lowest part is `test`, the next
-        part `select`, and the rest `train`.
+        The hash is read as a uniform number in [0, 1). The lowest part of the range is `test`, the
+        next part is `select`, and the rest is `train`.
         """
         digest = hashlib.sha256(task_key.encode("utf-8")).digest()
         position = int.from_bytes(digest[:8], "big") / 2**64
@@ -96,26 +103,29 @@ def add_splits(
     """Yield rows from outside the lake (distilled, collected), each with its task's `split`.
 
     Pass the ledger of the agent that is trained (`ledger.read_ledger`). A task that the ledger
-    holds out is then held out here too, if its key is the same: the id that the source gives, or
-    else the first user message.
+    holds out is then held out here too, if its key is the same. The key is the id that the source
+    gives, or the first user message if there is no id.
     """
     for row in rows:
         yield {**row, "split": task_split.find_split(row["task_key"])}
 
 
 def count_tasks_needed(share: float, certainty: float = 0.95) -> int:
-    """Return how many tasks give a split of this share at least one task, with this certainty."""
+    """Return the number of tasks needed so that a split of a given share has a task.
+
+    `certainty` is the probability that the split has at least one task.
+    """
     return math.ceil(math.log(1 - certainty) / math.log(1 - share))
 
 
 @dataclass(frozen=True)
 class EmptySplit:
-    """A split that should have rows and has none.
+    """A split that should have rows but does not have any.
 
     Attributes:
         split: The split.
         task_count: The number of tasks in all splits.
-        tasks_needed: The number of tasks that give the split a task, 19 times out of 20.
+        tasks_needed: The number of tasks at which the split has a task 19 times out of 20.
     """
 
     split: Split
@@ -131,11 +141,11 @@ class EmptySplit:
 
 
 def find_empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[EmptySplit]:
-    """Return the splits that should have rows and have none.
+    """Return the splits that should have rows but do not have any.
 
     Args:
         rows: A table with the columns `split` and `task_key`.
-        sizes: The sizes of the split, which say which splits should have rows.
+        sizes: The sizes of the split. They determine which splits should have rows.
     """
     tasks_by_split = {
         split: pc.count_distinct(part["task_key"]).as_py() for split, part in _split_rows(rows)
@@ -151,14 +161,14 @@ def find_empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[EmptySplit]:
 def find_root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the task of the root session of every session that has a parent among the rows.
 
-    A session with a parent is a fork or a sub-agent's work. Sessions whose parents form a circle
-    keep their own tasks.
+    A session with a parent is a fork or the work of a sub-agent. Sessions whose parents form a
+    cycle keep their own tasks.
 
     Args:
         rows: Rows with `session_id`, `parent_session_id` (or `None`) and `task_key`.
 
     Returns:
-        The root's task key by the session id of the descendant.
+        The task key of the root, by the session id of the descendant.
     """
     parents_and_tasks = {
         row["session_id"]: (row["parent_session_id"], row["task_key"]) for row in rows
@@ -175,7 +185,9 @@ def find_root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
-    """Return what is in more than one split, by kind; empty lists prove that nothing is.
+    """Return the items that are in more than one split, by kind.
+
+    Empty lists prove that there are none.
 
     Args:
         rows: A table with `session_id`, `task_key`, `content_sha256` and `split`.
@@ -195,13 +207,16 @@ def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
 
 
 def _split_rows(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each split with its rows. `group_by` does that too, but imports pandas."""
+    """Yield each split with its rows.
+
+    `group_by` would do the same, but it imports pandas.
+    """
     for split in pc.unique(rows["split"]):
         yield split.as_py(), rows.filter(pc.equal(rows["split"], split))
 
 
 def is_unnamed_task(task_key: str) -> bool:
-    """Return whether neither the source nor a setting names a task.
+    """Return whether a task has no name in the source or in the settings.
 
     The key of such a task is made from its request or from its session.
     """
@@ -209,15 +224,15 @@ def is_unnamed_task(task_key: str) -> bool:
 
 
 def join_request(request: Sequence[Message]) -> str:
-    """Return the words of a request as one text."""
+    """Return the text of a request's messages, joined."""
     return "\n".join(message["content"] for message in request)
 
 
 def find_first_request(messages: Sequence[Message]) -> list[Message]:
-    """Return the users' messages up to the agent's answer to the first request.
+    """Return the user messages up to the agent's answer to the first request.
 
-    The first request is the first user message that says more than a greeting. The list is empty
-    if no message does.
+    The first request is the first user message that is more than a greeting. The list is empty if
+    there is no such message.
     """
     request_end = find_request_end(messages)
     if request_end is None:

@@ -1,6 +1,6 @@
-"""Counts of the judges of rows, which tell verified rows from rows that nobody checked.
+"""Counts of verdicts by judge, which distinguish verified rows from unverified rows.
 
-How verdicts are reached does not belong here (`judging`).
+Reaching a verdict belongs to `judging`.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from agent_pipeline.judging.verdict_policy import VERIFIERS
 JUDGE_COLUMNS = ("verdict_by", "rejected_verdict_by")
 
 UNKNOWN_JUDGE = "unknown"
-"""The judge of a row whose table was written before tables had the column `verdict_by`."""
+"""Judge of a row whose table was written before the column `verdict_by` existed."""
 
 
 class VerdictCounts(TypedDict):
@@ -26,13 +26,16 @@ class VerdictCounts(TypedDict):
 
 
 def list_judges(batch: pa.RecordBatch) -> list[str]:
-    """Return the judge of every verdict in a batch of rows; a pair has two verdicts."""
+    """Return the judge of every verdict in a batch of rows.
+
+    A preference pair has two verdicts.
+    """
     columns = [name for name in JUDGE_COLUMNS if name in batch.schema.names]
     return [judge or UNKNOWN_JUDGE for name in columns for judge in batch[name].to_pylist()]
 
 
 def count_row_verdicts(rows: Iterable[Mapping[str, Any]]) -> VerdictCounts:
-    """Return the `count_verdicts` of rows of a data set."""
+    """Return the verdict counts (`count_verdicts`) of rows of a dataset."""
     judges: Counter[str] = Counter()
     for row in rows:
         judges[row.get("verdict_by") or UNKNOWN_JUDGE] += 1
@@ -42,15 +45,15 @@ def count_row_verdicts(rows: Iterable[Mapping[str, Any]]) -> VerdictCounts:
 
 
 def count_verdicts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> VerdictCounts:
-    """Count verdicts by whether somebody verified the session.
+    """Count verdicts, and how many of them are verified.
 
     Args:
-        judges: How many verdicts each judge gave.
+        judges: Number of verdicts by judge.
         earlier: Results of this function to add.
 
     Returns:
-        `verdicts` (their number), `verified` (those by a person, a score or a judge), and `by`,
-        the verdicts by judge.
+        `verdicts` (their number), `verified` (the number of verdicts by a person, a score or a
+        judge), and `by` (the number of verdicts by judge).
 
     Example:
         >>> count_verdicts({"label": 2, "unverified": 3})
@@ -67,17 +70,18 @@ def count_verdicts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> Ve
 
 
 def describe_verdicts(counts: Mapping[str, object]) -> str:
-    """Return how many verdicts are verified, as a sentence without a full stop."""
+    """Return a sentence, without a full stop, about how many verdicts are verified."""
     return (
         f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
     )
 
 
 def describe_unverified(counts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the part of a model's provenance about its verdicts; empty if all are verified.
+    """Return the part of a model's provenance about unverified verdicts.
 
-    Other verdicts on the same rows make another model, because the model's report has other
-    counts. A model of verified rows keeps the identity that it had before verdicts were counted.
+    The part is empty if all verdicts are verified, so that a model of verified rows keeps the same
+    identity. Otherwise, different verdicts on the same rows give a different model, because the
+    model's report contains the counts.
     """
     if counts["verified"] == counts["verdicts"]:
         return {}
