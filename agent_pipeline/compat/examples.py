@@ -38,7 +38,7 @@ class Example:
     messages: list[Message]
 
     @property
-    def lineage(self) -> dict[str, Any]:
+    def lineage(self) -> dict[str, str]:
         """The columns that lead back to the session."""
         return {
             "session_id": self.session.session_id,
@@ -177,7 +177,7 @@ def resolve_measure(measure: object) -> ConfiguredMeasure:
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
-def get_value(record: object, *names: str) -> Any:
+def get_value(record: object, *names: str) -> object:
     """Return the first value of a record under one of the names, or None.
 
     The names are keys of a mapping or attributes of an object. Methods and empty texts are skipped.

@@ -262,7 +262,7 @@ def _read_turns(record: Record) -> _WeightedChat:
     turns = objects(record["conversations"])
     tool_turns = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
     if tool_turns and all("ids" in turn for turn in tool_turns):
-        return _read_messages(from_sharegpt_turns(cast("list[Any]", turns)))
+        return _read_messages(from_sharegpt_turns(turns))
     weights = [
         int(turn.get("train") is not False)
         for turn in turns
@@ -287,7 +287,7 @@ def _read_messages(messages: object) -> _WeightedChat:
     return _WeightedChat(read_chat(unweighted), weights)
 
 
-def _drop_nulls(value: object) -> Any:
+def _drop_nulls(value: object) -> object:
     """Return a value without the keys that `datasets` filled with null."""
     if isinstance(value, dict):
         return {name: _drop_nulls(inner) for name, inner in value.items() if inner is not None}

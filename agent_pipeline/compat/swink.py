@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
@@ -30,7 +30,7 @@ from agent_pipeline.sessions.session import Message, Session, list_calls
 from agent_pipeline.storage.filesystem import write_atomically
 
 Format = Literal["chatml", "dpo", "sharegpt"]
-Record = dict[str, Any]
+Record = dict[str, object]
 TOLERANCE = 1e-9
 """Scores are means of decimals: 0.6 may be 0.6000000000000001."""
 

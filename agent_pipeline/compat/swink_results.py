@@ -91,7 +91,7 @@ def list_scored_traces(
     return traces
 
 
-def read_session(record: dict[str, Any]) -> Session:
+def read_session(record: dict[str, object]) -> Session:
     """Return a case's run as the source `swink_eval` reads it."""
     record = {"timestamp": hash_json(record["invocation"])[:16], **record}
     source = SwinkSource(Path("results"))

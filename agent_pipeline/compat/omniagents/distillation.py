@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ def eval_results_to_sft_dataset(
     results: object,
     *,
     filter_passed: bool = True,
-    filter_fn: Callable[[Any], bool] | None = None,
+    filter_fn: Callable[[object], bool] | None = None,
     include_system: bool = True,
     include_tool_calls: bool = True,
     teacher: str | None = None,
@@ -88,7 +88,7 @@ def eval_results_to_sft_dataset(
             f"runs of an evaluation."
         )
     example_maker = ExampleMaker(redaction)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for run in runs:
         counts["results"] += 1
         reason = _check_passed(run) if filter_passed else None

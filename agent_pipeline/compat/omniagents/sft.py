@@ -229,7 +229,7 @@ class SFTTrainer:
     def _base(self) -> BaseModel:
         return find_base_model(self.model_name)
 
-    def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
+    def train(self, dataset: "Dataset | object") -> SFTTrainingResult:
         """Train on conversations or texts, and write the model to `output_dir`.
 
         Args:
@@ -294,7 +294,7 @@ class SFTTrainer:
         result.metrics["sessions"] = dict(counts)
         return result
 
-    def _choose_dtype(self) -> Any:
+    def _choose_dtype(self) -> object:
         import torch
 
         if self.torch_dtype in ("bfloat16", "float16") and not probe_device().bf16:

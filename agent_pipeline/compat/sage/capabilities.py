@@ -26,7 +26,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -72,7 +72,7 @@ class _Measurement:
     """The values that a score is the mean of, and its details."""
 
     values: Sequence[float]
-    details: dict[str, Any]
+    details: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def _measure_reasoning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
 
 
 def _measure_instructions(
-    turns: Sequence[_AnsweredTurn], instructions: Mapping[str, Sequence[Any] | None]
+    turns: Sequence[_AnsweredTurn], instructions: Mapping[str, Sequence[object] | None]
 ) -> _Measurement:
     """Measure how many instructions are followed.
 
@@ -296,7 +296,9 @@ MEASUREMENTS: dict[str, Callable[[Sequence[_AnsweredTurn]], _Measurement]] = {
 CAPABILITIES = (*MEASUREMENTS, "instruction_following")
 
 
-def _check_instructions(turn: _AnsweredTurn, instructions: Sequence[Any] | None) -> dict[str, bool]:
+def _check_instructions(
+    turn: _AnsweredTurn, instructions: Sequence[object] | None
+) -> dict[str, bool]:
     """Return whether a reply follows each instruction that applies to it."""
     sample = turn.sample
     outcomes: dict[str, bool] = {}

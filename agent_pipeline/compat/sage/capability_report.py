@@ -52,7 +52,7 @@ class CapabilityReport:
             )
         return self.scores[cap].score
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         scores = {name: asdict(capability) for name, capability in self.scores.items()}
         return {"overall": self.overall, "scores": scores}

@@ -3,7 +3,6 @@
 The settings of the methods belong to `config.methods`, and the comparison to `method_comparison`.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +83,7 @@ class MethodConfig:
         }
         return AgentSFTConfig(base_model, train_data, **(method_options | options))
 
-    def _convert_runs(self, data: Any) -> list[dict[str, Any]]:
+    def _convert_runs(self, data: Any) -> list[dict[str, object]]:
         if isinstance(data, str | Path):
             data = load_trajectories(data)
         runs = list(data) if isinstance(data, Iterable) else [data]
@@ -96,7 +95,7 @@ class MethodConfig:
         converter = TrajectoryToSFTConverter()
         rows = converter.convert(self.trajectory_filter.filter(runs))
         if not rows:
-            dropped = Counter(self.trajectory_filter.get_stats(runs)["dropped"]) + converter.counts
+            dropped = self.trajectory_filter.count_dropped(runs) + converter.counts
             reasons = format_counts(dropped, "trajectories") or "there are none"
             raise DataError(
                 f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs "
@@ -104,7 +103,7 @@ class MethodConfig:
             )
         return rows
 
-    def _mix_tasks(self, data: object) -> list[dict[str, Any]]:
+    def _mix_tasks(self, data: object) -> list[dict[str, object]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
                 f"{self.name} trains on several tasks: give a mapping from the name of each task "

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from agent_pipeline.compat.examples import get_value, make_session
+from agent_pipeline.compat.examples import get_text, get_value, make_session
 from agent_pipeline.compat.sage.trajectories.trajectory import (
     AgentTrajectory,
     TrajectoryStep,
@@ -38,11 +38,11 @@ from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.json_text import dump_json_line, make_storable
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Session, hash_json
+from agent_pipeline.sessions.session import Session, Tool, hash_json
 from agent_pipeline.sources.formats.fields import number, text, verdict
 
 Agent = Callable[[Any], Any]
-Judge = Callable[[AgentTrajectory], Any]
+Judge = Callable[[AgentTrajectory], object]
 """A function that returns a truth value, a word or a number for a run.
 
 1 is a success and 0 is a failure. A number between them is a reward without a verdict.
@@ -176,9 +176,9 @@ class TrajectoryCollector:
         return self._redact(run)
 
     def _run(self, run: AgentTrajectory, task: object) -> AgentTrajectory:
-        run.tools = get_value(self.agent, "tool_schemas") or run.tools
-        run.model_id = get_value(self.agent, "model_id") or run.model_id
-        run.system_prompt = get_value(self.agent, "system_prompt") or run.system_prompt
+        run.tools = cast("list[Tool]", get_value(self.agent, "tool_schemas") or run.tools)
+        run.model_id = get_text(self.agent, "model_id") or run.model_id
+        run.system_prompt = get_text(self.agent, "system_prompt") or run.system_prompt
         answer = self.agent(task)
         if inspect.isawaitable(answer):
             answer = _wait_for(answer)
@@ -257,13 +257,13 @@ class TrajectoryCollector:
         return redacted
 
 
-def _wait_for(answer: Awaitable[Any]) -> Any:
+def _wait_for(answer: Awaitable[object]) -> object:
     """Return the answer of an asynchronous agent.
 
     The answer is awaited in its own thread, because a notebook already has an event loop.
     """
 
-    async def wait() -> Any:
+    async def wait() -> object:
         return await answer
 
     with ThreadPoolExecutor(1) as pool:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from agent_pipeline._compat.transformers import render_jinja
 from agent_pipeline.compat.examples import ExampleMaker, drop_system_messages, format_counts
@@ -44,12 +44,17 @@ class TrajectoryFilter:
         """Return the runs that pass, in order."""
         return [run for run in trajectories if self.find_reason(run) is None]
 
-    def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, Any]:
+    def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, object]:
         """Return `total`, `kept`, and `dropped`: dropped runs by their first reason."""
-        reasons = Counter(self.find_reason(run) for run in trajectories)
-        kept = reasons.pop(None, 0)
-        dropped = {reason: reasons[reason] for reason in sorted(filter(None, reasons))}
-        return {"total": kept + sum(dropped.values()), "kept": kept, "dropped": dropped}
+        runs = list(trajectories)
+        dropped = dict(sorted(self.count_dropped(runs).items()))
+        kept = len(runs) - sum(dropped.values())
+        return {"total": len(runs), "kept": kept, "dropped": dropped}
+
+    def count_dropped(self, trajectories: Iterable[AgentTrajectory]) -> Counter[str]:
+        """Return how many runs do not pass, by their first reason."""
+        reasons = [self.find_reason(run) for run in trajectories]
+        return Counter(reason for reason in reasons if reason is not None)
 
     def find_reason(self, run: AgentTrajectory) -> str | None:
         """Return why a run does not pass, or None if it passes."""
@@ -120,10 +125,10 @@ class TrajectoryToSFTConverter:
         self.counts: Counter[str] = Counter()
         self._example_maker = ExampleMaker(self.config.redaction)
 
-    def convert(self, trajectories: Iterable[AgentTrajectory]) -> list[dict[str, Any]]:
+    def convert(self, trajectories: Iterable[AgentTrajectory]) -> list[dict[str, object]]:
         """Return a row for each run that can be a row, in order."""
         self.counts = Counter()
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for trajectory in trajectories:
             row = self._make_row(trajectory)
             self.counts["trajectories"] += 1
@@ -132,7 +137,7 @@ class TrajectoryToSFTConverter:
                 rows.append(row)
         return rows
 
-    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, Any]:
+    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, object]:
         """Return the row of a run.
 
         Raises:
@@ -146,7 +151,7 @@ class TrajectoryToSFTConverter:
             )
         return row
 
-    def _make_row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
+    def _make_row(self, trajectory: AgentTrajectory) -> dict[str, object] | str:
         """Return the row of a run, or the reason why the run cannot be a row."""
         session = make_run_session(trajectory)
         system_prompt = self.config.system_prompt
@@ -181,7 +186,7 @@ def collect_and_convert(
     conversion: SFTConversionConfig | None = None,
     judge: Judge | None = None,
     split: TaskSplit | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Run an agent on tasks, and return the rows of the good runs, in the order of the tasks.
 
     Args:
@@ -204,7 +209,7 @@ def collect_and_convert(
     converter = TrajectoryToSFTConverter(conversion)
     rows = converter.convert(trajectory_filter.filter(runs))
     if not rows:
-        dropped = Counter(trajectory_filter.get_stats(runs)["dropped"])
+        dropped = trajectory_filter.count_dropped(runs)
         counts = trajectory_collector.counts | dropped | converter.counts
         raise DataError(
             f"No run of the agent makes a training row ({format_counts(counts, 'trajectories')}): "
@@ -239,11 +244,17 @@ def render_chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     return render_jinja(write_hermes_template(), as_template_wants(messages, "text"), tools or None)
 
 
-def _make_alpaca_columns(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
+def _make_alpaca_columns(
+    messages: list[Message], tools: list[Tool], output: str
+) -> dict[str, object]:
     first_texts: dict[str, str] = {}
     for message in messages:
         first_texts.setdefault(message["role"], message["content"])
-    row = {"instruction": first_texts.get("user", ""), "input": "", "output": output}
+    row: dict[str, object] = {
+        "instruction": first_texts.get("user", ""),
+        "input": "",
+        "output": output,
+    }
     if first_texts.get("system"):
         row["system"] = first_texts["system"]
     if tools:

@@ -47,7 +47,7 @@ class EndpointAgent:
     def __init__(
         self,
         endpoint: Endpoint,
-        tools: Iterable[Callable[..., Any]] = (),
+        tools: Iterable[Callable[..., object]] = (),
         system_prompt: str = "",
         max_turns: int = 10,
     ) -> None:
@@ -105,7 +105,7 @@ class EndpointAgent:
         return replies
 
 
-def make_tool_schema(function: Callable[..., Any]) -> Tool:
+def make_tool_schema(function: Callable[..., object]) -> Tool:
     """Return the OpenAI schema of a function: its name, its docstring and its parameters.
 
     Raises:
