@@ -35,7 +35,7 @@ TEXT = (DOCS / "explanation" / "traces.md").read_text(encoding="utf-8")
 INDEX = (SOURCE_PAGES / "index.md").read_text(encoding="utf-8")
 READER_PAGE = (DOCS / "how-to" / "write-a-reader.md").read_text(encoding="utf-8")
 HEADINGS = [
-    "Where the sessions lie",
+    "Where the sessions are",
     "How to export",
     "Command",
     "What is read",
@@ -82,7 +82,7 @@ def test_every_source_has_a_page_with_the_five_headings(name):
     evidence = ("tested with", "form was taken from", "known only from")
     assert any(words in introduction for words in evidence)
     assert "agent-pipeline discover " in bodies["Command"]
-    assert "| part | where it comes from |" in bodies["What is read"]
+    assert "| part | read from |" in bodies["What is read"]
     nav = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     assert f": reference/sources/{name}.md\n" in nav
 
