@@ -178,7 +178,7 @@ def _log_earlier_name(name: str, current_name: str) -> None:
     )
 
 
-MAX_NAMES = 15
+MAX_NAMES = 25
 """Names that an error lists. If there are more, the error shows only the nearest names."""
 
 

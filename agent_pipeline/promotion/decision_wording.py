@@ -134,8 +134,8 @@ def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
     match reason.kind:
         case ReasonKind.GAIN:
             return (
-                f"it is better, with a p-value of {values.chance} (at most "
-                f"{values.limit_chance} is allowed)"
+                f"it is better: the p-value is {values.chance}, and at most {values.limit_chance} "
+                "is allowed"
             )
         case ReasonKind.NO_GAIN:
             return (
