@@ -39,6 +39,11 @@ def same(left: object, right: object) -> bool:
 def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
     """Return a value in a normal form, so that `same` is true for values that have the same effect
     by the schema.
+
+    Args:
+        value: The value, such as a call's arguments.
+        schema: The JSON schema of the value.
+        lenient: Whether the value is normalized for a lenient match.
     """
     if isinstance(value, dict):
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
@@ -85,7 +90,14 @@ def _leniently(value: object, schema: Mapping[str, object]) -> Any:
 def same_call(
     one: ParsedCall, other: ParsedCall, schemas: ParameterSchemas, lenient: bool = False
 ) -> bool:
-    """Return whether two calls have the same effect. The names must be identical."""
+    """Return whether two calls have the same effect. The names must be identical.
+
+    Args:
+        one: A call.
+        other: The other call.
+        schemas: The parameter schemas by tool.
+        lenient: Whether a lenient match is enough.
+    """
     schema = schemas.get(one.name) or {}
     return one.name == other.name and same(
         normal(one.arguments, schema, lenient), normal(other.arguments, schema, lenient)
@@ -102,6 +114,12 @@ def same_calls(
 
     Each expected call must occur exactly once. The order is ignored unless one call depends on
     another.
+
+    Args:
+        expected: The expected calls.
+        calls: The calls of the turn.
+        schemas: The parameter schemas by tool.
+        lenient: Whether a lenient match is enough.
     """
     left, places = list(range(len(calls))), []
     for call in expected:

@@ -152,6 +152,11 @@ def verified_beginning(
     whether the model ends there.
 
     The first differing token is included.
+
+    Args:
+        expected: The tokens of the expected text.
+        best: The likeliest token at each position of the expected text.
+        stops: The tokens that end a text.
     """
     for position, (token, likeliest) in enumerate(zip(expected, best, strict=True)):
         if likeliest in stops:
@@ -162,6 +167,12 @@ def verified_beginning(
 
 
 def writes(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> bool:
-    """Return whether greedy decoding writes exactly the expected text and ends there."""
+    """Return whether greedy decoding writes exactly the expected text and ends there.
+
+    Args:
+        expected: The tokens of the expected text.
+        best: The likeliest token at each position of the expected text.
+        stops: The tokens that end a text.
+    """
     begun, finished = verified_beginning(expected, best, stops)
     return finished and bool(expected) and set(expected[len(begun) :]) <= set(stops)

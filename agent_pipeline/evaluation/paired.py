@@ -332,6 +332,11 @@ def tasks_needed(difference: Difference | None, gain: float, error: float) -> in
 
     The spread is estimated from `difference`. If it is None, one turn per task and the usual spread
     are assumed.
+
+    Args:
+        difference: A difference on fewer tasks, from which the spread is estimated.
+        gain: The gain to detect.
+        error: The error rate of the test.
     """
     tasks, spread = (
         (difference.tasks, difference.spread) if difference else (1, sqrt(USUALLY_DIFFERENT))

@@ -36,6 +36,12 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
     """Return the reward of a generated turn, compared with the logged turn by `answer_scoring`.
 
     A call at a turn where no call was due costs `harm_penalty`.
+
+    Args:
+        sample: The logged turn.
+        text: The generated turn.
+        cut: Whether the token limit ended the text.
+        harm_penalty: The cost of a call at a turn where no call was due.
     """
     answer_score = score(sample, text, cut)
     if not sample.calls:
@@ -107,6 +113,13 @@ def world_rollouts(
 
     An episode earns the world's reward if it ends with an answer. `harm_penalty` is subtracted if
     the episode changed the world wrongly.
+
+    Args:
+        world: The world's class.
+        max_turns: The number of assistant messages after which an episode is stopped.
+        max_new_tokens: The maximum number of tokens in a reply.
+        max_length: The maximum number of tokens in an episode.
+        harm_penalty: The cost of an episode that changes the world wrongly.
     """
 
     def rollouts(renderer: ChatRenderer, rows: Sequence[Row], sample: Sampler) -> list[Rollout]:

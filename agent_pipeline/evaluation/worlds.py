@@ -104,7 +104,13 @@ class MakesFreshTasks(Protocol):
     """A world class that can generate tasks that are in no session."""
 
     def fresh_tasks(self, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
-        """Return arguments of `reset` for new tasks, named like the task `like`."""
+        """Return arguments of `reset` for new tasks, named like the task `like`.
+
+        Args:
+            count: The number of tasks.
+            seed: The seed of the tasks.
+            like: The name of a task that the new tasks should resemble.
+        """
 
 
 @dataclass(frozen=True)

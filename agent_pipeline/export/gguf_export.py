@@ -208,6 +208,11 @@ def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) 
 
     The file is converted again if it does not match its checksum.
 
+    Args:
+        base: The base model.
+        folder: The folder for the GGUF files of base models.
+        llama_cpp_path: A checkout of llama.cpp; None for the installed converter.
+
     Raises:
         ExportError: The base model cannot be converted.
     """

@@ -106,6 +106,11 @@ def limits_by_tool(
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
     """Return the reason why llama.cpp's grammar does not allow a call, or an empty text if no known
     reason applies.
+
+    Args:
+        name: The name of the called tool.
+        arguments: The call's arguments as JSON.
+        tools: The tools of the request.
     """
     schemas = {
         tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters")

@@ -96,6 +96,11 @@ def greedy_answers(
 
     Each server answers prompts with the same beginning one after the other, so that it reads the
     beginning once.
+
+    Args:
+        servers: The servers.
+        prompts: The token ids of each prompt.
+        max_new_tokens: The maximum number of tokens in an answer.
     """
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
     parts = [part.tolist() for part in np.array_split(order, len(servers))]
@@ -218,7 +223,14 @@ class LlamaCpp:
     def render(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        """Return the conversation as the GGUF's own chat template renders it."""
+        """Return the conversation as the GGUF's own chat template renders it.
+
+        Args:
+            messages: The messages.
+            tools: The tool schemas.
+            add_generation_prompt: Whether the text ends with the opening of the assistant's next
+                turn.
+        """
         body: dict[str, object] = {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,

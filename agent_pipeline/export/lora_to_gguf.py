@@ -19,6 +19,11 @@ PREFIX = "base_model.model."
 def main(base: Path, adapter: Path, out: Path) -> None:
     """Write the adapter in f16.
 
+    Args:
+        base: The folder of the base model.
+        adapter: The folder of the adapter.
+        out: The file to write.
+
     Raises:
         SystemExit: The adapter is not a plain LoRA.
     """

@@ -137,6 +137,11 @@ def prompts(
     Every second prompt asks for the conversation's first call, and the others ask for its last
     answer.
 
+    Args:
+        tokenizer: The tokenizer.
+        conversations: Held-out conversations.
+        render: The function that renders messages and tools as text.
+
     Raises:
         DataError: There are no conversations.
     """
@@ -322,6 +327,12 @@ def tools_at_fault(
 ) -> dict[str, str]:
     """Return the tools that llama.cpp renders differently than training did, with the reasons. Each
     schema and each call is tried alone.
+
+    Args:
+        llama: The server.
+        renderer: The tokenizer with its chat template.
+        messages: The messages of the conversation.
+        tools: The tool schemas of the conversation.
     """
     user: Message = {"role": "user", "content": "?"}
     tried: list[tuple[str, str, list[Message], list[Tool]]] = [
@@ -409,6 +420,12 @@ def compare_answers(
     The merged model does not generate anything. Its greedy answer equals the file's answer if the
     likeliest token at each position is the file's next token. One forward pass over all answers
     shows this, and gives the first token that differs.
+
+    Args:
+        model: The merged model.
+        tokenizer: The tokenizer.
+        prompts: The prompts.
+        answers: The answers by the name of the file's type.
 
     Returns:
         The comparison by name, and the beginnings of the merged model's own answers. A beginning is

@@ -86,6 +86,12 @@ def server_answers(
     """Return the server's answers to some prompts, by the number of the prompt.
 
     Only prompts that the model answers completely are used. Prompts with tools come first.
+
+    Args:
+        llama: The server.
+        prompts: The prompts.
+        answers: The file's greedy answers to these prompts.
+        max_new_tokens: The maximum number of tokens in an answer.
     """
     whole = [
         number

@@ -244,6 +244,12 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     """Write an export into its partition's folder, and the partition into the preset. Return a
     description of the served form.
 
+    Args:
+        lake: The lake.
+        key: The partition.
+        export: The export.
+        adapter: The adapter of the export, whose files vLLM needs; None if it does not exist.
+
     Raises:
         DataError: As `served_form`.
         ExportError: As `served_form`.

@@ -79,6 +79,11 @@ def share_that_suffices(tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> 
 
     Shares are tried in steps of 0.05.
 
+    Args:
+        tasks: The tasks of the partition.
+        needed: The number of tasks to hold out.
+        sizes: The current sizes of the split.
+
     Returns:
         The share, or `None` if no share is large enough.
     """

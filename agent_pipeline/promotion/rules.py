@@ -234,6 +234,12 @@ def judge_gain(
     A gain is a reason to promote if its p-value is at most the part of the yearly error budget that
     this decision may use. Without such a gain, the candidate is held back. But if the sought gain
     is possible and there are too few tasks to see it, the decision is postponed.
+
+    Args:
+        gain: The measured gain.
+        allowed_error: The part of the yearly error budget that this decision may use.
+        missing_tasks: The number of tasks that are missing to detect the sought gain.
+        policy: The limits of the rules.
     """
     if not any(gain.by_task):
         return DecisionReason(ReasonKind.SAME_ANSWERS, "gain", "hold")
@@ -263,6 +269,12 @@ def confirm_on_newer_tasks(
     The older tasks also chose the champion. After many nights, a gain on them may hold only for
     these tasks. A few newer tasks can seldom prove a gain, so the rule compares only the mean with
     zero.
+
+    Args:
+        candidate: The candidate's scores.
+        baseline: The champion's scores.
+        newer_tasks: The tasks that are newer than the champion.
+        policy: The limits of the rules.
     """
     gain = measure_gain(candidate, baseline, newer_tasks)
     task_count = gain.tasks if gain else 0
@@ -299,6 +311,12 @@ def check_turns(
     call, and each tool or kind of answer. A base model that never calls is right at every turn
     without a call. A person decides how much of this a first champion may lose, so such a loss only
     holds the candidate back.
+
+    Args:
+        candidate: The candidate's scores.
+        baseline: The baseline's scores.
+        policy: The limits of the rules.
+        is_first_champion: Whether there is no champion yet.
     """
     turn_pairs = list(zip(candidate.turns, baseline.turns, strict=True))
     call_recall = check_calling("call recall", turn_pairs, policy, expects_call=True)
@@ -325,7 +343,14 @@ def check_turns(
 def check_calling(
     name: str, turn_pairs: Sequence[TurnPair], policy: PromotionPolicy, expects_call: bool
 ) -> Finding:
-    """Check how often the models call, at turns that expect a call or at turns that do not."""
+    """Check how often the models call, at turns that expect a call or at turns that do not.
+
+    Args:
+        name: The name of the figure.
+        turn_pairs: The scores of both models on the same turns.
+        policy: The limits of the rules.
+        expects_call: Whether the turns that expect a call are checked, or all other turns.
+    """
     values = [
         PairedValue(new.task, float(new.called), float(old.called))
         for new, old in turn_pairs
@@ -344,6 +369,11 @@ def check_separation(call_recall: Finding, over_call: Finding, policy: Promotion
     """Refuse a candidate whose calls hardly depend on whether a call is expected.
 
     Such a model always calls, never calls, or calls at random, regardless of its gain.
+
+    Args:
+        call_recall: The finding about turns that expect a call.
+        over_call: The finding about turns that do not expect a call.
+        policy: The limits of the rules.
     """
     if not (call_recall.figures and over_call.figures):
         return Finding()
@@ -731,6 +761,15 @@ def conclude(
     """Return the decision that follows from all reasons. The most serious outcome wins.
 
     The reasons for this outcome come first, and drops that chance may explain come last.
+
+    Args:
+        p_value: The p-value of the gain; `None` if nothing was tested.
+        allowed_error: The part of the yearly error budget that this decision may use.
+        figures: The measured figures.
+        reasons: All reasons.
+        missing_tasks: The number of tasks that are missing to detect the sought gain.
+        tasks: The number of compared tasks.
+        needed_tasks: The number of tasks that are needed to detect the sought gain.
     """
     outcomes = {reason.against for reason in reasons}
     outcome = next(outcome for outcome in GRAVEST_FIRST if outcome in outcomes)

@@ -53,7 +53,13 @@ def _form(
 
 
 def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
-    """Return the pattern of commands whose password follows an option and a blank."""
+    """Return the pattern of commands whose password follows an option and a blank.
+
+    Args:
+        option: A pattern of the option.
+        names: The beginnings of the commands' names.
+        needs_digit: Whether the password must contain a digit.
+    """
     return _form(names, rf"[\w.]{{0,12}}{_GAP}\s(?:{option})\s{{1,3}}[\"']?{_VALUE}", needs_digit)
 
 

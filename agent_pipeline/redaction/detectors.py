@@ -340,6 +340,11 @@ _QUOTE = re.compile(r"[\"'`\u2018-\u201f\u00ab\u00bb]")
 def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
     """Return the password that follows its name in a sentence: `update the password to 'x'`, `log
     in with password x`.
+
+    Args:
+        text: The text.
+        start: The index at which the name begins.
+        name: The match of `_SPOKEN`.
     """
     before = text[max(0, start - 40) : start]
     if name["to"]:
@@ -358,6 +363,11 @@ def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
 def _is_secret(value: str, quoted: bool, password: bool) -> bool:
     """Return whether an assigned value can be a secret, and is not a sentence, a word, code or a
     count.
+
+    Args:
+        value: The value.
+        quoted: Whether the value is in quotes.
+        password: Whether the name is the name of a password.
     """
     if (
         not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD

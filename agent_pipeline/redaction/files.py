@@ -54,7 +54,13 @@ def finds_in_files(
 def kinds_in_texts(
     texts: Iterable[str], redactor: Redactor, allowed: Collection[str] = ()
 ) -> Counter[str]:
-    """Count the different private values in texts, by kind."""
+    """Count the different private values in texts, by kind.
+
+    Args:
+        texts: The texts.
+        redactor: The redactor that decides which values are private.
+        allowed: Values that are not counted, such as made-up values.
+    """
     values: dict[str, str] = {}
     for text in texts:
         values |= redactor.finds_in_texts([text])

@@ -74,7 +74,13 @@ def digits_of(value: str) -> str:
 
 
 def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
-    """Return the runs of digits that stand for the whole of a numeric value."""
+    """Return the runs of digits that stand for the whole of a numeric value.
+
+    Args:
+        kind: The kind of the value.
+        value: The value.
+        regions: The countries whose telephone numbers may lack the country code.
+    """
     value = plain(value)
     if kind == "IBAN" or (kind != "PHONE" and any(character.isalpha() for character in value)):
         return set()
@@ -91,6 +97,11 @@ def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
 def part_keys(kind: str, value: str, regions: tuple[str, ...]) -> Iterator[Key]:
     """Yield the runs of digits that are parts of a value and give it away even without a label
     before them.
+
+    Args:
+        kind: The kind of the value.
+        value: The value.
+        regions: The countries whose telephone numbers may lack the country code.
     """
     if kind == "PHONE":
         number = _telephone(plain(value), regions)

@@ -64,6 +64,11 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
 def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) -> Iterator[Find]:
     """Yield the capitalized words of a text that also form an id, if the id is made from an owner's
     name.
+
+    Args:
+        owners: The owners of the addresses.
+        joined: The letters of the owners' names.
+        text: The text.
     """
     words = {
         owner.letters: owner.words

@@ -154,6 +154,13 @@ def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) ->
     """Return the made-up value of a pseudonym, or None if its kind has no made-up values.
 
     A value that occurs in the system message is the same in all tasks.
+
+    Args:
+        kind: The kind of the pseudonym.
+        number: The number of the pseudonym.
+        part: The part of the value that the pseudonym stands for; empty for the whole value.
+        system: The text of the system messages.
+        task_key: The task.
     """
     if kind not in VALUES:
         return None

@@ -110,6 +110,12 @@ def _expression_for(texts: list[str]) -> str:
 def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
     """Return whether a value at a place in a text counts. Values of the kinds in `WORDS` must be
     separate words.
+
+    Args:
+        value: The value.
+        kind: The kind of the value.
+        text: The text.
+        start: The index at which the value begins in the text.
     """
     return kind not in WORDS or not (continues(text, start) or continues(text, start + len(value)))
 

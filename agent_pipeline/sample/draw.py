@@ -27,6 +27,11 @@ def deck(weights: Mapping[T, float], size: int, rng: Random) -> list[T]:
 
     The proportions are the same for every seed, unlike those of independent draws: a weight of 10 %
     gives exactly 10 % of the values.
+
+    Args:
+        weights: The weight of each value.
+        size: The number of values to return.
+        rng: The random stream for the order.
     """
     total = sum(weights.values())
     shares = {value: size * weight / total for value, weight in weights.items()}

@@ -99,6 +99,11 @@ class Environment:
         on.
 
         The tasks belong to the agent that also has the task `like`.
+
+        Args:
+            count: The number of tasks.
+            seed: The first seed.
+            like: The id of a task of the agent.
         """
         name = next(
             (agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name

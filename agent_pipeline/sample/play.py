@@ -91,6 +91,13 @@ def play_flawed(
     flaw.
 
     Not every flaw can appear in every task. For example, a wrong amount needs a refund.
+
+    Args:
+        task: The task.
+        domain: The domain of the task.
+        flaws: The flaws in the order in which they are tried.
+        wording: The index of the agent's wording.
+        rng: The random stream that decides how a flaw appears.
     """
     good = play(task, domain, None, wording, rng).outline()
     for flaw in flaws:

@@ -94,6 +94,13 @@ def session_of(
 ) -> Recorded:
     """Play one trial, with the first of the flaws that can appear, and return the session with its
     verdict.
+
+    Args:
+        agent: The agent.
+        task: The task.
+        trial: The number of the trial.
+        flaws: The flaws in the order in which they are tried; None for a session without a flaw.
+        rng: The random stream.
     """
     domain = DOMAINS[agent.project]
     if flaws is None:

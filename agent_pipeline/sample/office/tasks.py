@@ -124,6 +124,14 @@ def occupied(
     """Return the records with other people's bookings, so that only a few rooms are free at a time.
 
     One of the free rooms is large enough if and only if `fits` is true.
+
+    Args:
+        records: The bookings so far.
+        day: The day.
+        hour: The hour.
+        seats: The number of seats that the user wants.
+        fits: Whether a free room has enough seats.
+        rng: The random stream.
     """
     large = [room for room, size in ROOMS.items() if size >= seats]
     small = [room for room in ROOMS if room not in large]

@@ -120,8 +120,9 @@ def asked(request: Request, orders: int) -> str:
 def act(
     request: Request, order: dict[str, Any], orders: int, mind: Mind
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that fulfill the request for an order, or that explain why it is refused.
-    `orders` is the number of orders found.
+    """Yield the steps that fulfill a request for an order, or that explain why it is refused.
+
+    `orders` is the number of orders that were found.
     """
     step = decide(request, order, orders, mind)
     if isinstance(step, Say):
@@ -136,6 +137,12 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
     """Return the right step by the house rules, with the facts that it relies on.
 
     If `mind.obeys` is false, the agent ignores the rules and does what the user asks for.
+
+    Args:
+        request: The user's request.
+        order: The order that was found.
+        orders: The number of orders that were found.
+        mind: The state of the agent.
     """
     order_id, status, days = order["order"], order["status"], order.get("days", 0)
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"

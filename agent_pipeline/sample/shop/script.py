@@ -61,7 +61,13 @@ class Plot:
         return replace(self.by_name, key=self.order["order"], item=None)
 
     def ask(self, what: str, *, named: bool = False, intent: Intent | None = None) -> str:
-        """Return a first message with the user's wish, with or without the user's name."""
+        """Return a first message with the user's wish, with or without the user's name.
+
+        Args:
+            what: The thing that the user asks about.
+            named: Whether the message contains the user's name.
+            intent: The intent of the message; None for the plot's intent.
+        """
         name = self.pick(wording.BY_NAME, name=self.order["customer"]) if named else ""
         return chatter(
             self.pick(wording.ASKS[intent or self.intent], what=what) + name, CHATTER, self.rng

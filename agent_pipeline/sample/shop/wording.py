@@ -99,7 +99,14 @@ def things(item: str, units: int) -> str:
 
 
 def part(item: str, wanted: int, units: int, rng: Random) -> str:
-    """Return a phrase such as `one of the three mugs`, with numbers in words or digits."""
+    """Return a phrase such as `one of the three mugs`, with numbers in words or digits.
+
+    Args:
+        item: The item in the singular.
+        wanted: The number of units that the user means.
+        units: The number of units in the order.
+        rng: The random stream.
+    """
     say = rng.choice((lambda n: NUMBERS[n], str))
     return f"{say(wanted)} of the {say(units)} {item}s"
 

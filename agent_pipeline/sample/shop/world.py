@@ -21,8 +21,16 @@ LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")
 def order(
     order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0
 ) -> dict[str, Any]:
-    """Return the record of an order. `price` is the price of one unit in dollars. `days` is the
-    number of days since delivery.
+    """Return the record of an order.
+
+    Args:
+        order_id: The id.
+        customer: The customer's full name.
+        item: The item.
+        units: The number of units.
+        price: The price of one unit in dollars.
+        status: The status of the order.
+        days: The number of days since delivery.
     """
     record = {
         "order": order_id,
