@@ -458,7 +458,8 @@ def write_files(
 ) -> dict[str, Path]:
     """Write a GGUF file for each type, and return the files by type.
 
-    K-quants are made from the most precise of the files. Their importance matrix is measured on
+    K-quants are made from the f32 or f16 file, or from a temporary f32 file. Their importance
+    matrix is measured on
     `measured`.
 
     Args:
