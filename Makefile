@@ -1,18 +1,18 @@
 # make demo   everything, from simulated sessions to a verified model          make dev    the UI
-# make test   the tests and their coverage; make test ARGS="-m 'not slow'" leaves out what trains, exports or starts processes
+# make test   the tests; make test ARGS="-m 'not slow'" leaves out what trains, exports or starts processes
+# make coverage   the same tests with their coverage, which takes a third longer
 # make lint   ruff, mypy, dg check      make bench  the figures of the README
 # make llama-server   optional: a build of llama.cpp, for k-quants and for many adapters over one base (68 MB, Linux x86-64)
 # torch 2.13.0 takes its CPU build on Python 3.11; any Python from 3.11 on works.
 PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-COVERAGE := --cov --cov-report= --cov-fail-under=90
 CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
 SERVER := .venv/share/agent-pipeline/llama-server
 BASES := .venv/share/agent-pipeline/base-models
 
 # make docs   writes the pages that are made from the code, and builds the site in build/site
-.PHONY: demo test lint dev bench docs install llama-server clean
+.PHONY: demo test coverage lint dev bench docs install llama-server clean
 .DEFAULT_GOAL := demo
 
 demo: install
@@ -24,7 +24,10 @@ dev: install
 # Three workers of one thread each, since some tests wait for daemons; a file's tests stay on one worker, so that they share what they trained. Modules are compiled once, also
 # where the environment says otherwise: 0.4 s of each of the many processes that tests start.
 test: install
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(ARGS),$(ARGS),$(COVERAGE))
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+coverage: install
+	$(MAKE) test ARGS="--cov --cov-report=term --cov-fail-under=90"
 
 lint: install
 	$(BIN)/ruff check .
