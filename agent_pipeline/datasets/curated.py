@@ -282,7 +282,10 @@ def _read_short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa
 
 
 def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
-    """Return a table or batch in which forks and side chains have the tasks of their roots."""
+    """Return a table or batch with the tasks of root sessions.
+
+    Forks and side chains get the tasks of their root sessions.
+    """
     if not root_tasks:
         return table
     column_index = table.schema.get_field_index("task_key")

@@ -63,7 +63,7 @@ class Ledger:
         return [column.combine_chunks() for column in self.recorded.columns]
 
     def count_moved_tasks(self) -> int:
-        """Return how many tasks are in another split than today's sizes would give them."""
+        """Count the tasks whose recorded split differs from the split by the current sizes."""
         return sum(
             split.as_py() != self.sizes.find_split(task_key.as_py())
             for task_key, split in zip(*self.recorded.columns, strict=True)

@@ -82,7 +82,7 @@ class FileOptions(Options):
 
 
 class ConversationFileOptions(FileOptions):
-    """Which files are written besides a table of conversations, and in which form."""
+    """Options of the files that are written in addition to a table of conversations."""
 
     format: Format = Field(
         default="conversational",

@@ -18,7 +18,10 @@ UNKNOWN_JUDGE = "unknown"
 
 
 class VerdictCounts(TypedDict):
-    """The verdicts of a dataset: all of them, the verified ones, and their number by judge."""
+    """Counts of the verdicts of a dataset.
+
+    They are the total number, the number of verified verdicts, and the number by judge.
+    """
 
     verdicts: int
     verified: int

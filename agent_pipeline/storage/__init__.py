@@ -1,1 +1,1 @@
-"""Tables and model directories under one root, a local folder or a bucket."""
+"""Storage of tables and model directories under one root, which is a local folder or a bucket."""

@@ -1,11 +1,9 @@
 """Artifacts: model directories with a manifest.
 
-An artifact is built next to its place, and renamed when it is complete.
-
-An artifact is found by the identity in its manifest. The manifest names the size and the sha256 of
-every file. A directory whose manifest cannot be read is no artifact; `find_unreadable` reports it.
-
-Which artifact is used does not belong here (`agent_pipeline.storage.pointers`).
+An artifact is built next to its final place, and renamed when it is complete. An artifact is found
+by the identity in its manifest. The manifest lists the size and the sha256 of every file. A
+directory with an unreadable manifest is not an artifact; `find_unreadable` reports it. The choice
+of the artifact to use belongs to `agent_pipeline.storage.pointers`.
 """
 
 import hashlib
@@ -40,17 +38,20 @@ from agent_pipeline.storage.roots import LOCAL
 
 MANIFEST = "manifest.json"
 CHECKSUM = "manifest_sha256"
-"""The key of the manifest's own checksum."""
+"""Key of the manifest's own checksum."""
 _MANIFESTS_PER_REQUEST = 100
 _DELETING = ".deleting-"
-"""The beginning of the name of a model directory that is being deleted; in a bucket, of a marker
-next to it."""
+"""Prefix of the name of a model directory that is being deleted. In a bucket, prefix of the name of
+a marker next to the directory.
+"""
 _FOLDER_NAME = re.compile(r"[0-9a-f]{16}")
-"""The name of an artifact's directory, which is the beginning of the artifact's identity."""
+"""Pattern of the name of an artifact's directory, which is the beginning of the artifact's
+identity.
+"""
 
 
 class FileEntry(TypedDict):
-    """What a manifest holds of a file."""
+    """The entry of a file in a manifest."""
 
     sha256: str
     bytes: int
@@ -65,13 +66,13 @@ class Manifest(TypedDict):
         asset: the asset of the artifact.
         partition: its partition.
         identity: the hash of `made_from`, which names the artifact.
-        made_from: what the artifact was made from. Each asset has its own fields.
+        made_from: the inputs of the artifact. Each asset has its own fields.
         parents: the identities of the artifacts that it was made from.
         tables: the versions (sha256) of the tables that it was made from.
         made_by: the version of this package.
-        passed: whether it passed its own check.
-        fresh: the run that requested to make it again; empty if it was not requested.
-        report: what making it measured. Each asset has its own fields.
+        passed: whether the artifact passed its own check.
+        fresh: the run that requested a new build, or an empty text.
+        report: the measurements of the build. Each asset has its own fields.
         files: every file by its name.
         manifest_sha256: the checksum of the other fields.
     """
@@ -97,7 +98,7 @@ class Artifact:
     Attributes:
         asset: the asset of the artifact.
         key: its partition.
-        identity: the hash of what it was made from.
+        identity: the hash of its inputs.
         path: the directory on this machine.
         manifest: the content of its manifest.
     """
@@ -124,7 +125,7 @@ class Artifact:
         return content
 
     def damage(self, names: Sequence[str]) -> DamageError:
-        """Return the error that these files of the artifact are damaged."""
+        """Return the error for damaged files of the artifact."""
         return DamageError(
             f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of "
             f"{', '.join(names)} in {self.path} does not match its manifest. Put a copy back, or "
@@ -134,7 +135,7 @@ class Artifact:
 
     @property
     def reference(self) -> dict[str, str]:
-        """What names the artifact to another process."""
+        """Fields that identify the artifact to another process."""
         return {"asset": self.asset, "identity": self.identity}
 
     @property
@@ -149,16 +150,16 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A model directory whose deletion has begun.
+    """A deletion of a model directory that has begun.
 
-    A kill may have ended the process that deletes it.
+    The process that deletes the directory may have been killed.
 
     Attributes:
         asset: the asset of the directory.
         key: the partition of the directory.
-        name: the name that the directory had.
-        path: what is left of the directory on this machine; the marker of the deletion in a bucket.
-        bytes: the size of what is left.
+        name: the original name of the directory.
+        path: the rest of the directory on this machine, or the deletion marker in a bucket.
+        bytes: the size of the remaining files.
     """
 
     asset: str
@@ -178,7 +179,7 @@ class UnreadableArtifact:
         name: the name of the directory, which is the beginning of the artifact's identity.
         path: the path of the manifest.
         bytes: the size of the directory's files.
-        is_missing: whether the manifest is missing; otherwise it is damaged, or of another
+        is_missing: whether the manifest is missing. Otherwise, it is damaged or belongs to another
             artifact.
     """
 
@@ -191,19 +192,19 @@ class UnreadableArtifact:
 
     @property
     def reason(self) -> str:
-        """What is wrong with the manifest, in words."""
+        """The problem with the manifest: `missing` or `damaged`."""
         return "missing" if self.is_missing else "damaged"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactDetails:
-    """What the manifest of a new artifact tells beside what it was made from.
+    """Further fields for the manifest of a new artifact.
 
     Attributes:
         tables: The versions (sha256) of the tables that it was made from.
         parents: The identities of the artifacts that it was made from.
-        passed: Whether it passed its own check.
-        fresh: The run that requested to make it again; empty if no run did.
+        passed: Whether the artifact passed its own check.
+        fresh: The run that requested a new build, or an empty text.
     """
 
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -213,23 +214,24 @@ class ArtifactDetails:
 
 
 class Artifacts(Paths):
-    """The artifacts under one root."""
+    """The artifacts in a lake."""
 
     def artifact_folder(self, asset: str, key: PartitionKey, identity: str) -> UPath:
         """Return the directory of an artifact in the lake."""
         return self.folder("models", asset, key) / identity[:16]
 
     def building(self, asset: str, key: PartitionKey, identity: str) -> Path:
-        """Return the local folder in which an artifact is built, and make it if it is missing.
+        """Return the local folder in which an artifact is built.
 
-        It survives a kill, so that the next run can resume from it.
+        The folder is created if it is missing. It survives if the process is killed, so that the
+        next run can resume from it.
         """
         path = self.fs.local(self.folder("models", asset, key)) / f".building-{identity[:16]}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def unfinished(self) -> Iterator[Path]:
-        """Yield the local folders of unfinished artifacts, of running and of killed runs."""
+        """Yield the local folders of unfinished artifacts, from running and from killed runs."""
         models = self.fs.local(self.root / "models")
         yield from sorted(path for path in models.glob("*/*/*/.building-*") if path.is_dir())
 
@@ -243,16 +245,16 @@ class Artifacts(Paths):
         report: JsonObject,
         details: ArtifactDetails | None = None,
     ) -> Artifact:
-        """Write the manifest, and rename the folder to its place.
+        """Write the manifest of a built artifact, and move its folder to the final place.
 
         Args:
             asset: the asset of the artifact.
             key: its partition.
-            identity: the hash of what it was made from.
+            identity: the hash of its inputs.
             building: the folder that `building` returned, with the files of the artifact.
-            made_from: what it was made from.
-            report: what making it measured.
-            details: what else the manifest tells; by default that it passed its check.
+            made_from: its inputs.
+            report: the measurements of the build.
+            details: further fields for the manifest. By default, the artifact passed its check.
         """
         details = details or ArtifactDetails()
         files = sorted(
@@ -292,9 +294,10 @@ class Artifacts(Paths):
         return Artifact(asset, key, identity, final, manifest)
 
     def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
-        """Return the artifact with this identity if it passed its check and each file has its size.
+        """Return the artifact with the given identity, or None.
 
-        An artifact of a bucket is fetched to this machine.
+        The artifact must have passed its check, and each file must have its recorded size. An
+        artifact in a bucket is downloaded to this machine.
         """
         folder = self.artifact_folder(asset, key, identity)
         manifest = read_manifest(folder / MANIFEST)
@@ -310,8 +313,8 @@ class Artifacts(Paths):
     def find_undamaged(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
         """Return the artifact with this identity, or `None` if it was deleted or failed its check.
 
-        `find` also returns `None` for a damaged artifact. A decision must not be made as if a
-        damaged artifact had never existed.
+        `find` also returns `None` for a damaged artifact. Decisions must not treat a damaged
+        artifact as if it had never existed.
 
         Raises:
             DamageError: the manifest is damaged or missing, or a file is missing or has another
@@ -341,7 +344,7 @@ class Artifacts(Paths):
     def damaged_files(self, artifact: Artifact) -> list[str]:
         """Return the names of an artifact's files whose sha256 does not match the manifest.
 
-        `find` compares only the sizes of the files.
+        In contrast, `find` compares only the sizes of the files.
         """
         damaged = []
         for name, entry in artifact.manifest["files"].items():
@@ -351,10 +354,10 @@ class Artifacts(Paths):
         return damaged
 
     def verify(self, artifact: Artifact) -> Artifact:
-        """Check the sha256 of every file of an artifact before it is used. Return the artifact.
+        """Check the sha256 of every file of an artifact before it is used, and return the artifact.
 
-        An artifact is verified before it is promoted, served, exported or trained on. A damaged
-        copy of an artifact in a bucket is fetched again.
+        An artifact is verified before it is promoted, served, exported or trained further. If this
+        machine's copy of an artifact in a bucket is damaged, it is downloaded again.
 
         Raises:
             DamageError: a file is damaged.
@@ -370,11 +373,11 @@ class Artifacts(Paths):
         return artifact
 
     def _fetch(self, folder: UPath, manifest: Manifest) -> None:
-        """Bring this machine's copy of a remote artifact up to date.
+        """Update this machine's copy of a remote artifact.
 
-        Another machine may have made the artifact again, with files of the same sizes, so that the
-        copy has its own manifest. A file that does not match the manifest is removed: two machines
-        may have made the artifact at once, or one makes it now.
+        Another machine may have built the artifact again with files of the same sizes, so the copy
+        has its own manifest. A file that does not match the manifest is removed. This can happen if
+        two machines build the artifact at the same time.
         """
         copy = self.fs.local(folder)
         manifest_of_copy = read_manifest(UPath(copy / MANIFEST))
@@ -392,7 +395,7 @@ class Artifacts(Paths):
             (copy / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
-        """Return the complete artifacts of a partition, in the order of their identities."""
+        """Return the complete artifacts of a partition, ordered by identity."""
         artifacts = []
         for _, manifest in self.manifests(self.files(self.folder("models", asset, key))):
             artifact = self.find(asset, key, manifest["identity"])
@@ -401,9 +404,9 @@ class Artifacts(Paths):
         return artifacts
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:
-        """Remove this machine's copy of a remote artifact, of which `file` is one file.
+        """Remove this machine's copy of a remote artifact.
 
-        The next `find` fetches the artifact again.
+        `file` is any file of the artifact. The next `find` downloads the artifact again.
         """
         if not self.fs.is_local and file.key is not None:
             shutil.rmtree(
@@ -412,10 +415,10 @@ class Artifacts(Paths):
             )
 
     def start_deletion(self, folder: UPath) -> None:
-        """Make a model directory no artifact any more, in one step.
+        """Mark a model directory as deleted, in one step.
 
-        `complete_deletion` deletes what the directory holds. If the process is killed before that,
-        `find_deletions` finds the rest.
+        `complete_deletion` deletes its files. If the process is killed before that,
+        `find_deletions` finds the remaining files.
         """
         if self.is_local:
             with _renaming(Path(folder.path)):
@@ -425,17 +428,19 @@ class Artifacts(Paths):
             remove(folder / MANIFEST)
 
     def delete_unfinished(self, folder: Path) -> None:
-        """Delete a local folder that `unfinished` found.
+        """Delete a local folder that `unfinished` returned.
 
-        No run resumes from it, even if the process is killed meanwhile.
+        No run can resume from the folder afterwards, even if this process is killed during the
+        deletion.
         """
         with _renaming(folder):
             shutil.rmtree(_set_aside(folder))
 
     def complete_deletion(self, deletion: Deletion) -> None:
-        """Delete what is left of a model directory. The caller holds the partition.
+        """Delete the remaining files of a model directory.
 
-        If the marker was written and the manifest was not removed, the artifact stays.
+        The caller must hold the partition. If the marker was written but the manifest was not
+        removed, the artifact stays.
         """
         if deletion.path.protocol in LOCAL:
             aside = Path(deletion.path.path)
@@ -452,9 +457,9 @@ class Artifacts(Paths):
         remove(deletion.path)
 
     def find_deletions(self) -> Iterator[Deletion]:
-        """Yield the deletions that have begun and were not completed.
+        """Yield the deletions that have begun but are not complete.
 
-        They are in the lake, and for a bucket also among the copies on this machine.
+        They are in the lake. For a bucket, the copies on this machine are searched too.
         """
         models = self.root / "models"
         for path in sorted(self.fs.local(models).glob(f"*/*/*/{_DELETING}*")):
@@ -472,7 +477,7 @@ class Artifacts(Paths):
         return Deletion(asset, key, path.name.removeprefix(_DELETING), path, size)
 
     def asset_and_key(self, folder: Path | UPath) -> tuple[str, PartitionKey]:
-        """Return the asset and the partition of a model directory, which its path names."""
+        """Return the asset and the partition that the path of a model directory contains."""
         asset, project, agent = folder.parts[-4:-1]
         key = PartitionKey(*(unquote(part.partition("=")[2]) for part in (project, agent)))
         return unquote(asset), key
@@ -480,10 +485,10 @@ class Artifacts(Paths):
     def manifests(
         self, files: Iterable[LakeFile] | None = None
     ) -> Iterator[tuple[LakeFile, Manifest]]:
-        """Yield the manifest of every finished artifact, or of those among `files`.
+        """Yield the manifest of every finished artifact, or of the artifacts among `files`.
 
-        The manifests of a bucket are fetched many at once. Manifests that cannot be read are
-        skipped; `find_unreadable` yields them.
+        Many manifests of a bucket are downloaded at the same time. Manifests that cannot be read
+        are skipped; `find_unreadable` yields them.
         """
         for file, manifest in self._read_manifests(self.files() if files is None else files):
             if manifest is not None:
@@ -510,10 +515,8 @@ class Artifacts(Paths):
     def _empty_folders(self, files: Sequence[LakeFile]) -> dict[UPath, LakeFile]:
         """Return the empty directories of artifacts, each with a file of its partition.
 
-        The directories are those of the partitions of `files`.
-
-        An artifact that consists of its manifest alone leaves an empty directory if the manifest is
-        lost.
+        The directories are searched in the partitions of `files`. An artifact that consists only of
+        its manifest leaves an empty directory if the manifest is lost.
         """
         if not self.is_local:
             return {}
@@ -538,9 +541,9 @@ class Artifacts(Paths):
     def _read_manifests(
         self, files: Iterable[LakeFile]
     ) -> Iterator[tuple[LakeFile, Manifest | None]]:
-        """Yield every file of a manifest among `files`, and the manifest.
+        """Yield every manifest file among `files`, with its manifest.
 
-        The manifest is `None` if it is damaged or of another artifact.
+        The manifest is `None` if it is damaged or belongs to another artifact.
         """
         manifest_files = (
             file
@@ -559,9 +562,9 @@ class Artifacts(Paths):
 
 
 def has_passed(manifest: Manifest) -> bool:
-    """Whether an artifact passed its own check.
+    """Return whether an artifact passed its own check.
 
-    Manifests of older versions have it in the report only.
+    In manifests of older versions, only the report contains this fact.
     """
     return bool(manifest.get("passed", manifest.get("report", {}).get("ok", True)))
 
@@ -606,31 +609,34 @@ def _parse_manifest(content: bytes) -> Manifest | None:
 
 
 def _belongs_to(manifest: Manifest, file: LakeFile) -> bool:
-    """Whether a manifest lies in the directory of its own artifact.
+    """Return whether a manifest is in the directory of its own artifact.
 
-    A manifest that was exchanged with another does not.
+    This is not the case if two manifests were exchanged.
     """
     where = (manifest.get("asset"), manifest.get("partition"), manifest["identity"][:16])
     return where == (file.asset, str(file.key), file.path.parent.name)
 
 
 def _renaming(folder: Path) -> FileLock:
-    """Return the lock for renaming a model directory, or what was renamed, on this machine."""
+    """Return the lock for renaming a model directory on this machine.
+
+    It is also the lock for a directory that was already renamed.
+    """
     return FileLock(folder.with_name(".lock"))
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a model directory, so that nothing finds it. Return its new path."""
+    """Rename a model directory so that it is no longer found, and return its new path."""
     aside = folder.with_name(f"{_DELETING}{folder.name.removeprefix('.')}")
-    if aside.exists():  # what a killed deletion left
+    if aside.exists():  # left by a killed deletion
         shutil.rmtree(aside)
     return folder.replace(aside)
 
 
 def _complete_replacement(final: Path) -> None:
-    """Complete a killed `finish` that was replacing an artifact.
+    """Complete a `finish` that was killed while it replaced an artifact.
 
-    The folder in which the artifact was built again is renamed if the artifact is complete.
+    The folder with the new build is renamed to its final name if the build is complete.
     """
     building = final.with_name(f".building-{final.name}")
     manifest = read_manifest(UPath(building / MANIFEST))
@@ -645,16 +651,16 @@ def _complete_replacement(final: Path) -> None:
 def code_version() -> dict[str, str]:
     """Return the version of the package, and the sha256 of its Python files.
 
-    An edited checkout keeps the name of its version.
+    The sha256 identifies an edited checkout, which keeps the name of its version.
     """
     package = Path(__file__).parents[1]
     code = {"code_sha256": sha256_files(package, package.rglob("*.py"))}
     try:
         return {"version": version("agent-pipeline")} | code
-    except PackageNotFoundError:  # on the path, not installed
+    except PackageNotFoundError:  # the package is on the path, but not installed
         return code
 
 
 def _has_size(path: Path, entry: FileEntry) -> bool:
-    """Whether a file is there and has the size that a manifest records."""
+    """Return whether a file exists and has the size that a manifest records."""
     return path.is_file() and path.stat().st_size == entry["bytes"]

@@ -1,10 +1,9 @@
-"""A folder or a bucket: the only module that distinguishes the two.
+"""File access in a folder or a bucket; no other module distinguishes the two.
 
-A reader sees the old version of a file or the new version, never half of a file. In a folder, a
-file is written next to its target, synced and renamed. In a bucket, an object appears whole by
-itself, so a file is written locally and uploaded.
-
-What the files hold and where they lie does not belong here.
+A reader sees the old or the new version of a file, never half of a file. In a folder, a file is
+written next to its target, synced and renamed. In a bucket, an object appears only when it is
+complete, so a file is written locally and uploaded. The content and the paths of files do not
+belong here.
 """
 
 import errno
@@ -32,12 +31,13 @@ from agent_pipeline.storage.roots import LOCAL, open_root, resolve_options
 Written = TypeVar("Written")
 _S3 = ("s3", "s3a")
 _REFUSED = (409, 412)
-"""The HTTP statuses with which S3 refuses a conditional write. S3 answers 404 if the object that
-the write should replace was removed."""
+"""HTTP statuses with which S3 refuses a conditional write. S3 answers 404 if the object to be
+replaced was removed.
+"""
 _STAGED_NAME = re.compile(r"\..+-[0-9a-f]{8}")
 _STALE_SECONDS = 24 * 3600
 _MAX_SECONDS = 600.0
-"""For how many seconds a writer tries before it gives up."""
+"""Maximum time in seconds for which a writer retries."""
 _BLOCK_BYTES = 16 << 20
 _CHECKSUMS = "SHA256SUMS"
 
@@ -68,7 +68,7 @@ class Filesystem:
 
     @property
     def is_local(self) -> bool:
-        """Whether the root is a folder of this machine."""
+        """Whether the root is a folder on this machine."""
         return self.root.protocol in LOCAL
 
     @property
@@ -77,13 +77,13 @@ class Filesystem:
         return self.root.protocol in _S3
 
     def open_for_arrow(self, path: UPath) -> object:
-        """Return a source that pyarrow reads a file from.
+        """Return a source from which pyarrow reads a file.
 
-        The source is a path, or for a bucket one of these:
+        The source is a path, or one of these for a bucket:
 
-        - the bytes of a small file, which nobody can replace while they are read;
-        - an open file, of which pyarrow requests large blocks, each once. Reading it fails if
-          another file was put in its place.
+        - the bytes of a small file, which cannot be replaced while they are read
+        - an open file, from which pyarrow requests large blocks, each once; reading fails if the
+          file was replaced in the meantime
         """
         if self.is_local:
             return path.path
@@ -106,7 +106,7 @@ class Filesystem:
         return self.cache.joinpath(*path.relative_to(self.root).parts)
 
     def fetch(self, path: UPath) -> Path:
-        """Return a file on this machine. A file of a bucket is downloaded first."""
+        """Return the path of a file on this machine, after downloading it from a bucket."""
         local = self.local(path)
         if not self.is_local:
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -114,9 +114,10 @@ class Filesystem:
         return local
 
     def make_scratch_folder(self, folder: UPath) -> Path:
-        """Return a local folder for temporary files, and make it if it is missing.
+        """Return a local folder for temporary files.
 
-        It is the folder itself, so that a file can be renamed; for a bucket it is the folder of the
+        The folder is created if it is missing. For a lake in a folder, it is the given folder
+        itself, so that a file can be renamed. For a bucket, it is the temporary folder of the
         system.
         """
         local = Path(folder.path) if self.is_local else Path(tempfile.gettempdir())
@@ -125,12 +126,11 @@ class Filesystem:
 
     @contextmanager
     def staging(self, target: UPath) -> Iterator[Path]:
-        """Yield the name of a local file to write and then `put`.
+        """Yield the name of a local file to be written and then `put`.
 
-        Remove the file if writing it fails.
-
-        What killed writers left of the same target is removed when it is a day old. A process
-        number does not tell whether a writer in another container is alive.
+        The file is removed if writing it fails. Files that killed writers left for the same target
+        are removed if they are a day old. Their age is used because a process number does not show
+        whether a writer in another container is alive.
         """
         folder = self.make_scratch_folder(target.parent)
         _remove_stale(folder, target.name)
@@ -139,14 +139,14 @@ class Filesystem:
             yield file
         except BaseException as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:
-                error.filename = str(folder)  # pyarrow and a full disk name no file
+                error.filename = str(folder)  # pyarrow names no file if the disk is full
             file.unlink(missing_ok=True)
             raise
 
     def open(self, path: UPath) -> pa.OSFile:
         """Open a file on this machine.
 
-        The copy of a file of a bucket has no name, so that nothing has to remove it.
+        The local copy of a file in a bucket has no name, so that it disappears by itself.
         """
         if self.is_local:
             return pa.OSFile(path.path)
@@ -157,7 +157,7 @@ class Filesystem:
         return opened
 
     def files(self, folder: UPath) -> list[UPath]:
-        """Return every file beneath a folder, in the order of their paths.
+        """Return all files below a folder, ordered by path.
 
         A bucket is listed once.
         """
@@ -168,9 +168,10 @@ class Filesystem:
         return sorted((folder / name for name in names if name), key=str)
 
     def version(self, path: UPath) -> str:
-        """Return the version of a file, which a conditional write compares.
+        """Return the version of a file, for comparison in a conditional write.
 
-        The version of an object in `s3://` is its ETag. The version is empty if there is no file.
+        In `s3://`, the version of an object is its ETag. The version is empty if the file does not
+        exist.
         """
         try:
             return path.fs.info(path.path).get("ETag") or "there"
@@ -179,17 +180,18 @@ class Filesystem:
 
     @staticmethod
     def read(path: UPath) -> bytes:
-        """Return the bytes of one version of a small file.
+        """Return the bytes of a small file.
 
-        Reading fails if a file in a bucket is replaced meanwhile.
+        All bytes are from the same version; reading fails if a file in a bucket is replaced in the
+        meantime.
         """
         content: bytes = path.fs.cat_file(path.path, **_single_request(path))
         return content
 
     def read_all(self, paths: Sequence[UPath]) -> list[bytes]:
-        """Return the bytes of small files; no bytes for a file that is gone.
+        """Return the bytes of small files.
 
-        The files of a bucket are fetched at the same time.
+        A missing file gives empty bytes. Files in a bucket are downloaded at the same time.
         """
         if not paths:
             return []
@@ -211,10 +213,12 @@ class Filesystem:
         return read
 
     def write(self, path: UPath, content: bytes, over: str | None = None) -> None:
-        """Write a small file, with `over` only over this version, as `put_file` does.
+        """Write a small file.
+
+        If `over` is set, the file is written only over this version, as `put_file` does.
 
         Raises:
-            FileExistsError: the version is another one.
+            FileExistsError: the file has a different version.
         """
         with self.staging(path) as file:
             file.write_bytes(content)
@@ -224,15 +228,14 @@ class Filesystem:
     def in_turn(self, folder: UPath, write: Callable[[], Written]) -> Written:
         """Call `write` while no other writer of this machine writes to a folder.
 
-        `write` reads a file of the folder, and writes it over the version that it read.
-
-        One writer of this machine writes at a time (in a folder, one writer of all machines). If
+        `write` reads a file of the folder, and writes it over the version that it read. Only one
+        writer per machine writes at a time (in a folder, only one writer on all machines). If
         another machine was faster, `write` raises FileExistsError and is called again after a
-        random pause. The pause is at most as long as the time that the writer has tried. However
-        many writers there are, they spread until each succeeds.
+        random pause. The pause is at most as long as the time that the writer has tried so far. The
+        writers spread out in this way until each of them succeeds.
 
         Raises:
-            DataError: others were faster for ten minutes.
+            DataError: other writers were faster for ten minutes.
         """
         began = time.monotonic()
         while True:
@@ -247,9 +250,9 @@ class Filesystem:
             time.sleep(random.uniform(0, min(tried, _MAX_SECONDS - tried)))
 
     def keeps_conditions(self) -> bool:
-        """Try whether the bucket refuses a write whose condition does not hold.
+        """Return whether the bucket refuses a write whose condition does not hold.
 
-        The object that is written is removed again.
+        The object that is written for this test is removed again.
 
         Raises:
             SettingsError: the bucket cannot be written to.
@@ -263,7 +266,7 @@ class Filesystem:
                 except FileExistsError:
                     refused += 1
             path.fs.rm_file(path.path)
-        except Exception as error:  # the errors of clients have no common class
+        except Exception as error:  # the errors of different clients have no common class
             raise SettingsError(
                 f"The lake {self.root} cannot be written to ({first_line(error)}): "
                 "correct lake or lake_options."
@@ -271,7 +274,7 @@ class Filesystem:
         return refused == 2
 
     def check_writable(self) -> None:
-        """Write a small file beneath the root, and remove it again.
+        """Check that a small file can be written below the root, and remove it again.
 
         Raises:
             LakeError: the file cannot be written.
@@ -280,7 +283,7 @@ class Filesystem:
         try:
             self.write(path, b"")
             remove(path)
-        except Exception as error:  # the errors of clients have no common class
+        except Exception as error:  # the errors of different clients have no common class
             number = getattr(error, "errno", None)
             if number in (errno.ENOSPC, errno.EDQUOT):
                 raise LakeError(str(disk_sentence(error))) from error
@@ -291,11 +294,11 @@ class Filesystem:
             ) from error
 
     def lock(self, path: UPath) -> FileLock:
-        """Return a lock that a path names.
+        """Return the lock with the given path.
 
-        In a folder, the lock holds among all processes that see the folder. For a bucket, it holds
-        among the processes of this machine; `in_turn` and `Lake.run_of` reach further. The
-        operating system releases the lock of a killed process.
+        In a folder, the lock works among all processes that see the folder. For a bucket, it works
+        only among the processes of this machine; `in_turn` and `Lake.run_of` also work across
+        machines. The operating system releases the lock of a killed process.
         """
         local = self.local(path)
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -308,28 +311,29 @@ def is_staged(name: str) -> bool:
 
 
 def _remove_stale(folder: Path, name: str) -> None:
-    """Remove the staged files of a target that are a day old."""
+    """Remove staged files of a target that are older than a day."""
     for file in folder.glob(f".{glob.escape(name)}-*"):
         if not is_staged(file.name):
             continue
-        with suppress(OSError):  # another process removed it, or it belongs to another user
+        with suppress(OSError):  # another process removed the file, or it belongs to another user
             if time.time() - file.lstat().st_mtime > _STALE_SECONDS:
                 file.unlink()
 
 
 def put_file(file: Path, target: UPath, move: bool = True, over: str | None = None) -> None:
-    """Put a finished local file in its place: rename it, or upload it to a bucket.
+    """Move a finished local file to its final place, by renaming or uploading it.
 
     Args:
         file: the local file.
-        target: its place.
+        target: its final place.
         move: whether to remove the local file after an upload.
-        over: put the file only if the version of the target (`Filesystem.version`) is still this
-            one; empty if there must not be a file. In a folder, and in a bucket that is not
-            `s3://`, no other writer may write meanwhile (`Filesystem.in_turn`).
+        over: if set, the file is put in place only if the target still has this version
+            (`Filesystem.version`). An empty text means that the target must not exist. In a folder,
+            and in a bucket other than `s3://`, no other writer may write at the same time
+            (`Filesystem.in_turn`).
 
     Raises:
-        FileExistsError: the version is another one.
+        FileExistsError: the target has a different version.
     """
     if target.protocol in LOCAL:
         if over == "" and target.exists():
@@ -345,17 +349,18 @@ def put_file(file: Path, target: UPath, move: bool = True, over: str | None = No
 
 
 def _put_over(target: UPath, content: bytes, over: str) -> None:
-    """Write an object over a version of it.
+    """Write an object over a given version of it.
 
-    A client that got no answer sends its request again. The second request is refused because the
-    first one succeeded, so an object with the same content counts as success.
+    A client that gets no answer sends its request again. The second request may be refused because
+    the first one succeeded, so an object with the same content counts as success.
 
     Raises:
-        FileExistsError: the version is another one.
+        FileExistsError: the object has a different version.
     """
     options: dict[str, object] = {} if over else {"mode": "create"}
     if target.protocol in _S3:
-        options["chunksize"] = 5 << 30  # one request, because an upload in parts takes no condition
+        # a single request, because an upload in parts cannot have a condition
+        options["chunksize"] = 5 << 30
         if over:
             options["IfMatch"] = over
     try:
@@ -373,24 +378,24 @@ def _put_over(target: UPath, content: bytes, over: str) -> None:
 
 
 def _http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of the answer that caused an error of s3fs, if there was an answer."""
+    """Return the HTTP status behind an error of s3fs, or None if there was no answer."""
     response = getattr(error.__cause__, "response", {})
     status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status
 
 
 def _single_request(path: UPath) -> dict[str, int]:
-    """Return options with which s3fs sends one request.
+    """Return options that make s3fs send a single request.
 
-    If it may fetch a file in parts, it requests the size of the file first.
+    If s3fs may fetch a file in parts, it requests the size of the file first.
     """
     return {"max_concurrency": 1} if path.protocol in _S3 else {}
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write a local file: readers see the old file or the new one, never a part of a file.
+    """Write a local file in one step.
 
-    Missing folders are made.
+    Readers see the old or the new file, never a part of a file. Missing folders are created.
 
     Raises:
         OSError: the disk is full, or this user may not write.
@@ -401,9 +406,10 @@ def write_atomically(path: Path, data: bytes) -> Path:
 
 
 def remove(path: UPath) -> None:
-    """Delete a file if there is one.
+    """Delete a file if it exists.
 
-    `UPath.unlink` reads the name of a file in a bucket as a pattern, and deletes what matches it.
+    `UPath.unlink` is not used for a bucket, because it reads the name as a pattern and deletes all
+    matching files.
     """
     with suppress(FileNotFoundError):
         if path.protocol in LOCAL:
@@ -413,16 +419,16 @@ def remove(path: UPath) -> None:
 
 
 def sync(file: Path) -> None:
-    """Wait until the disk holds the content of a file."""
+    """Wait until the content of a file is stored on the disk."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 
 
 def give_usual_mode(path: Path) -> None:
-    """Give a file the permissions that new files get, which the umask of the process decides.
+    """Give a file the usual permissions of new files, as defined by the umask of the process.
 
-    safetensors writes files that only their owner can read, so that a server that another user
-    started could not load them.
+    safetensors writes files that only their owner can read, so a server of another user could not
+    load them.
 
     Raises:
         OSError: the file belongs to another user.
@@ -444,7 +450,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_files(folder: Path, files: Iterable[Path]) -> str:
-    """Return the sha256 (hex) of the names, within a folder, and the bytes of files."""
+    """Return the sha256 (hex) of the relative names and the contents of files."""
     hashed = hashlib.sha256()
     for file in sorted(files):
         hashed.update(f"{file.relative_to(folder).as_posix()} {sha256_file(file)}\n".encode())
@@ -457,7 +463,10 @@ def write_checksum(file: Path) -> None:
 
 
 def matches_checksum(file: Path) -> bool:
-    """Whether a file is as it was when `write_checksum` read it. Reads the whole file."""
+    """Return whether a file still matches the checksum that `write_checksum` wrote.
+
+    The whole file is read.
+    """
     try:
         return _checksum_file(file).read_bytes() == _checksum_line(file)
     except FileNotFoundError:
@@ -474,11 +483,10 @@ def write_checksums(folder: Path) -> None:
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Return the names of the files that do not match the checksums of their folder.
+    """Return the names of files that do not match the checksums of their folder.
 
-    Every file is read. `write_checksums` wrote the checksums.
-
-    A folder without checksums has no damaged files.
+    `write_checksums` wrote the checksums. Every file is read. In a folder without checksums, no
+    file counts as damaged.
     """
     try:
         lines = (folder / _CHECKSUMS).read_bytes().splitlines(keepends=True)

@@ -49,18 +49,18 @@ __all__ = [
 
 
 FORMAT = 1
-"""The version of the layout that this code writes. It rises when an older agent-pipeline would
-misread what a newer one wrote."""
+"""Version of the layout that this code writes. It increases if an older agent-pipeline would
+misread data of a newer one.
+"""
 FORMAT_FILE = "lake.json"
 _CHECKED_BUCKETS: set[str] = set()
-"""The buckets whose format this process has checked."""
+"""Buckets whose format this process has already checked."""
 
 
 class LakeFormat(msgspec.Struct, frozen=True):
     """The content of `lake.json`.
 
-    A lake without this file was written before there were versions; its layout is that of version
-    1.
+    A lake without this file is from before there were versions; its layout is version 1.
     """
 
     format: int
@@ -70,11 +70,11 @@ class LakeFormat(msgspec.Struct, frozen=True):
 class Lake(Tables, Pointers):
     """The tables, artifacts and pointers under one root.
 
-    It holds no state but the root and a local folder for copies.
+    The object holds no state except the root and a local folder for copies.
 
     Args:
-        root: a folder, or a URL of fsspec's.
-        cache: the local folder for copies of files of a bucket.
+        root: a folder, or a URL for fsspec.
+        cache: the local folder for copies of files in a bucket.
         options: options for fsspec.
 
     Raises:
@@ -91,7 +91,7 @@ class Lake(Tables, Pointers):
         self._check_format()
 
     def prepare(self) -> None:
-        """Check that the lake can be written, and write the version of its layout if it has none.
+        """Check that the lake can be written, and write its layout version if it is missing.
 
         Raises:
             LakeError: the lake cannot be written.
@@ -103,7 +103,7 @@ class Lake(Tables, Pointers):
                 self.fs.write(self.root / FORMAT_FILE, content, over="")
 
     def _check_format(self) -> None:
-        """Refuse a lake whose layout is newer than this code.
+        """Raise an error if the layout of the lake is newer than this code.
 
         A bucket is checked once per process.
         """
@@ -142,13 +142,14 @@ class Lake(Tables, Pointers):
     def run_of(
         self, key: PartitionKey | None, waiting: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Hold a partition for one run, so that no other run works on it meanwhile.
+        """Hold a partition for one run, so that no other run works on it at the same time.
 
-        In a shared folder and in `s3://`, the runs of other machines are included. If another run
-        holds the partition, call `waiting` once and wait. Without `waiting`, that is an error.
+        In a shared folder and in `s3://`, this includes the runs of other machines. If another run
+        holds the partition, `waiting` is called once, and this run waits. If there is no `waiting`,
+        an error is raised.
 
         Args:
-            key: the partition; `None` for the assets that pool all agents.
+            key: the partition. `None` means the assets that combine all agents.
             waiting: called once before this run waits.
 
         Raises:
@@ -173,7 +174,7 @@ class Lake(Tables, Pointers):
             lock.release()
 
     def sweep(self) -> None:
-        """Remove what killed runs had staged, and what killed deletions of models left.
+        """Remove files that killed runs had staged, and the rest of killed deletions of models.
 
         Raises:
             DataError: a run is working on a partition that has such a file.

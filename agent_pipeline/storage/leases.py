@@ -1,11 +1,9 @@
-"""A lock among the machines that share a bucket: an object that its holder renews.
+"""A lock among machines that share a bucket: an object that its holder renews.
 
-A machine that waits measures with its own clock how long the object stays unchanged, so that no two
-clocks are compared. A machine that died holds nothing for longer than `DEAD` seconds. A holder that
-did not renew its object for that long has lost it, and is ended before it writes at the same time
-as another.
-
-Locks among the processes of one machine do not belong here (`Filesystem.lock`).
+A waiting machine measures with its own clock how long the object stays unchanged, so that no clocks
+are compared. If a machine dies, its lock becomes free after `DEAD` seconds. A holder that could not
+renew its object for that long has lost it. Its process is ended before it can write at the same
+time as another holder. Locks among the processes of one machine belong to `Filesystem.lock`.
 """
 
 import os
@@ -24,26 +22,26 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import Filesystem
 
 BEAT = 10.0
-"""Seconds between two renewals."""
+"""Seconds between two renewals of the object."""
 DEAD = 60.0
 """Seconds without a renewal after which the object is free."""
 LOOK = 1.0
-"""Seconds between two looks of a machine that waits."""
+"""Seconds between two checks of a waiting machine."""
 
 
 @contextmanager
 def lease(
     fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Hold an object of a bucket.
+    """Hold an object of a bucket as a lock.
 
-    If another machine holds the object, call `waiting` once and wait. Without `waiting`, that is an
-    error.
+    If another machine holds the object, `waiting` is called once, and this machine waits. If there
+    is no `waiting`, an error is raised.
 
     Args:
         fs: the bucket.
         path: the object.
-        what: what the object locks, for messages.
+        what: the name of the locked thing, for messages.
         waiting: called once before this machine waits.
 
     Raises:
@@ -63,16 +61,19 @@ def lease(
                     raise FileExistsError(path.path)
                 _write_renewal(fs, path, holder, version)
                 renewed_at = now
-            except (FileExistsError, FileNotFoundError):  # another machine has it
+            except (FileExistsError, FileNotFoundError):  # another machine holds the object
                 renewed_at = now - DEAD
                 return
             except (
                 Exception
-            ):  # the bucket does not answer; the errors of clients have no common class
+            ):  # the bucket does not answer; the errors of different clients have no common class
                 pass
 
     def watch() -> None:
-        """End this process if the object was not renewed. A renewal may hang for minutes."""
+        """End this process if the object was not renewed in time.
+
+        A separate thread checks this, because a renewal may hang for minutes.
+        """
         while not ended.wait(LOOK):
             if time.monotonic() - renewed_at > DEAD - BEAT:
                 print(
@@ -91,7 +92,7 @@ def lease(
     finally:
         ended.set()
         if time.monotonic() - renewed_at < DEAD - BEAT:
-            with suppress(Exception):  # without the removal, the object is free later
+            with suppress(Exception):  # if the removal fails, the object becomes free later
                 path.fs.rm_file(path.path)
 
 
@@ -100,7 +101,8 @@ def _acquire(
 ) -> float:
     """Write the object as soon as it is free.
 
-    Return the time (`time.monotonic`) before it was written.
+    Returns:
+        The time (`time.monotonic`) before the object was written.
     """
     version, unchanged_since = fs.version(path), time.monotonic()
     has_called = False
@@ -126,8 +128,8 @@ def _acquire(
 
 
 def _write_renewal(fs: Filesystem, path: UPath, holder: bytes, over: str) -> None:
-    """Write the object over a version of it.
+    """Write the object over a given version of it.
 
-    No two renewals have the same bytes, so that each has its own version.
+    Each renewal has different bytes, so that each has its own version.
     """
     fs.write(path, holder + uuid4().hex.encode(), over=over)

@@ -1,19 +1,18 @@
 """Append-only logs: numbered files that are never changed or deleted.
 
-An entry is a file such as `00000007.json` in the folder of its log.
+An entry is a file such as `00000007.json` in the folder of its log. A writer creates the file after
+the last one that it has read. A file can be created only once (in a folder by a lock, in a bucket
+by a conditional write). If two writers try to create the same file, one succeeds, and the other
+reads the log again (`Filesystem.in_turn`).
 
-A writer creates the file after the last one that it has read. A file can be created only once (in a
-folder by a lock, in a bucket by a conditional write). If two writers create the same file, one
-succeeds and the other reads again (`Filesystem.in_turn`).
+Each entry ends with the name of its log and two checksums: `previous_sha256` of the whole previous
+file, and `sha256` of its own number and content. An entry that was changed, emptied, lost or
+exchanged with another is an error. If such an entry were skipped, an older champion could come
+back, or a decision that has spent error budget could be forgotten. A person without a copy of the
+entry can accept the loss with the file `00000007.lost`, which replaces the entry. Entries of older
+versions have no checksums or no log name, and are read without these checks.
 
-Each entry ends with the name of its log and two checksums: `previous_sha256` of the whole file
-before it, and `sha256` of its own number and content. An entry that a disk changed, emptied or
-lost, or that was exchanged with another, is an error. Passing over it would bring back an older
-champion, or forget a decision that was spent. A person who has no copy of the entry can accept the
-loss: the file `00000007.lost` stands for the entry. Entries of older versions have no checksums or
-no name of their log, and are read as they are.
-
-What an entry records does not belong here.
+The content of entries does not belong here.
 """
 
 import hashlib
@@ -31,10 +30,11 @@ from agent_pipeline.storage.filesystem import Filesystem
 Record = TypeVar("Record")
 
 _LOST = ".lost"
-"""The suffix of a file that a person created in place of an entry that cannot be restored."""
+"""Suffix of a file that a person created instead of an entry that cannot be restored."""
 _LAST = "last"
-"""The name of the file that records the number of the last entry, so that the loss of the last
-entry is noticed."""
+"""Name of the file with the number of the last entry, which shows whether the last entry
+was lost.
+"""
 _SEALED = re.compile(
     rb'(\{.*?(?:,"log":("(?:[^"\\]|\\.)*"))?,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}',
     re.DOTALL,
@@ -44,7 +44,7 @@ _NAMES_OF_CHECKSUMS = (b'"previous_sha256"', b'"sha256"')
 
 @dataclass(frozen=True)
 class Seal:
-    """The checksum of the entry before an entry, and the name of its log.
+    """The checks at the end of an entry: the previous file's checksum, and the name of the log.
 
     The name is empty in an entry that an older version wrote.
     """
@@ -54,14 +54,14 @@ class Seal:
 
 
 class Log(Generic[Record]):
-    """The log of one kind of record in a folder."""
+    """The log of one kind of record, stored in a folder."""
 
     def __init__(self, fs: Filesystem, folder: UPath, kind: type[Record]) -> None:
         self._fs, self._folder, self._kind = fs, folder, kind
         self._name = folder.relative_to(fs.root).as_posix()
 
     def records(self) -> list[Record]:
-        """Return every record, oldest first.
+        """Return all records, oldest first.
 
         Raises:
             DamageError: an entry is damaged or missing.
@@ -69,7 +69,7 @@ class Log(Generic[Record]):
         return self._read(self._paths())
 
     def last(self) -> Record | None:
-        """Return the last record, or `None` if there is none.
+        """Return the last record, or `None` if the log is empty.
 
         Raises:
             DamageError: the last entry or the entry before it is damaged, or an entry is missing.
@@ -78,14 +78,13 @@ class Log(Generic[Record]):
         return records[-1] if records else None
 
     def append(self, make: Callable[[int], Record | None]) -> Record | None:
-        """Write the record that `make` returns for the next number, and return it.
+        """Append the record that `make` returns for the next number, and return it.
 
-        If `make` returns `None`, write nothing.
-
-        `make` is called again if another writer was faster.
+        If `make` returns `None`, nothing is written. `make` is called again if another writer was
+        faster.
 
         Raises:
-            DataError: others were faster for ten minutes.
+            DataError: other writers were faster for ten minutes.
             DamageError: the last entry is damaged, or an entry is missing.
         """
 
@@ -111,16 +110,17 @@ class Log(Generic[Record]):
     def _paths(self, with_lost: bool = False) -> list[UPath]:
         """Return the files of the entries, oldest first.
 
-        Files that stand for lost entries are included if `with_lost` is set.
+        If `with_lost` is set, files that replace lost entries are included.
 
         Raises:
             DamageError: an entry is missing.
         """
-        last = self._last_number()  # read before the listing, so that no writer overtakes it
+        # read before the listing, so that a concurrent writer cannot cause a false gap
+        last = self._last_number()
         paths = self._list_paths()
         if _first_gap(last, paths):
-            # A listing that a writer overtakes may show a new entry and lack the new entry before
-            # it.
+            # If a writer adds entries during the listing, it may show a new entry without the entry
+            # before it.
             paths = self._list_paths()
         if gap := _first_gap(last, paths):
             raise self._missing(gap)
@@ -128,9 +128,9 @@ class Log(Generic[Record]):
         return [path for path in ordered if with_lost or path.suffix != _LOST]
 
     def _list_paths(self) -> dict[int, UPath]:
-        """List the files of the entries by their numbers.
+        """Return the files of the entries by number.
 
-        For an entry that a person gave up, the file is the one that stands for it.
+        For an entry that a person gave up, the file that replaces it is returned.
         """
         numbered = [path for path in self._fs.files(self._folder) if path.stem.isdigit()]
         entries = {_number(path): path for path in numbered if path.suffix == ".json"}
@@ -140,9 +140,8 @@ class Log(Generic[Record]):
     def _last_number(self) -> int:
         """Return the number that the file `last` records.
 
-        The number is 0 if the file is damaged, or if an older version wrote the log.
-
-        A writer that is killed leaves a smaller number than that of its entry.
+        The number is 0 if the file is damaged, or if an older version wrote the log. If a writer
+        was killed, the number may be smaller than the number of the last entry.
         """
         try:
             content = self._fs.read(self._folder / _LAST)
@@ -152,12 +151,15 @@ class Log(Generic[Record]):
         return int(number) if number.isdigit() and content == self._numbered(int(number)) else 0
 
     def _numbered(self, number: int) -> bytes:
-        """Return the content of the file `last`."""
+        """Return the content of the file `last` for a number."""
         text = f"{number:08}"
         return f"{text} {_checksum(self._name.encode(), number)}\n".encode()
 
     def _read(self, paths: Sequence[UPath]) -> list[Record]:
-        """Read entries in their order. Check each by its own checksum and by the entry after it."""
+        """Read entries in order.
+
+        Each entry is checked by its own checksum and by the entry after it.
+        """
         records: list[Record] = []
         before: UPath | None = None
         content_before = b""
@@ -177,9 +179,9 @@ class Log(Generic[Record]):
         return records
 
     def _check(self, path: UPath, content: bytes, must_be_sealed: bool) -> Seal | None:
-        """Check an entry by its own checksum.
+        """Check an entry by its own checksum, and return its seal.
 
-        Return its seal, or `None` for an entry of an older version.
+        The result is `None` for an entry of an older version.
         """
         sealed = _SEALED.fullmatch(content)
         if sealed is None:
@@ -206,13 +208,13 @@ class Log(Generic[Record]):
 
 
 def seal(content: bytes, number: int, log: str, previous_sha256: str) -> bytes:
-    """Return an entry's JSON object with the name of its log and its checksums.
+    """Return an entry's JSON object with the name of its log and its checksums added.
 
     Args:
         content: a JSON object.
         number: the number of the entry.
         log: the path of the log's folder under the root of the lake.
-        previous_sha256: the sha256 of the file before; empty for the first entry.
+        previous_sha256: the sha256 of the previous file. It is empty for the first entry.
     """
     body = content[:-1] + b',"log":' + msgspec.json.encode(log)
     body += f',"previous_sha256":"{previous_sha256}"'.encode()
@@ -220,7 +222,7 @@ def seal(content: bytes, number: int, log: str, previous_sha256: str) -> bytes:
 
 
 def _first_gap(last: int, paths: dict[int, UPath]) -> int | None:
-    """Return the number of the first missing entry, or `None` if none is missing."""
+    """Return the number of the first missing entry, or `None` if no entry is missing."""
     for number in range(1, max((last, *paths)) + 1):
         if number not in paths:
             return number

@@ -1,4 +1,4 @@
-"""Where each file lies under the root of the lake.
+"""Paths of all files under the root of the lake.
 
 Reading and writing files does not belong here.
 """
@@ -15,7 +15,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.filesystem import Filesystem
 
 _PARTITION_FOLDERS = ("project=", "agent=")
-"""What the names of the two folders of a partition begin with."""
+"""Prefixes of the names of a partition's two folders."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,12 @@ class LakeFile:
 
 
 class Paths:
-    """The paths of tables, JSONL files and models. `fs` reads and writes there.
+    """The paths of tables, JSONL files and models.
+
+    `fs` reads and writes the files.
 
     Args:
-        root: a folder, or a URL of fsspec's.
+        root: a folder, or a URL for fsspec.
         cache: the local folder for copies of files of a bucket.
         options: options for fsspec.
     """
@@ -61,7 +63,7 @@ class Paths:
 
     @property
     def is_local(self) -> bool:
-        """Whether the lake is a folder of this machine."""
+        """Whether the lake is a folder on this machine."""
         return self.fs.is_local
 
     def table(self, asset: str, key: PartitionKey | None) -> UPath:
@@ -72,9 +74,9 @@ class Paths:
         return self.folder("tables", asset, key) / "part-0.parquet"
 
     def folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
-        """Return the folder of an asset's partition in one of the kinds of the lake.
+        """Return the folder of an asset's partition within a kind folder of the lake.
 
-        Without `key`, return the folder of the asset.
+        If `key` is `None`, the folder of the asset is returned.
         """
         folder = self.root / kind / quote(asset, safe="")
         if key is None:
@@ -84,17 +86,16 @@ class Paths:
         )
 
     def partitions(self, kind: str, asset: str) -> list[PartitionKey]:
-        """Return the partitions that have a folder of an asset in one of the kinds of the lake."""
+        """Return the partitions of an asset that have a folder within a kind folder of the lake."""
         folder = self.folder(kind, asset, None)
         paths = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
         return [_parse_folders(path) for path in paths]
 
     def files(self, folder: UPath | None = None) -> Iterator[LakeFile]:
-        """Yield every file under a folder of the lake, in the order of the paths.
+        """Yield every file under a folder of the lake, ordered by path.
 
-        Without `folder`, yield every file of the lake.
-
-        Files that are being written are included.
+        If `folder` is `None`, every file of the lake is yielded. Files that are being written are
+        included.
         """
         for path in self.fs.files(folder or self.root):
             parts = [*path.relative_to(self.root).parts, ""]
@@ -108,6 +109,6 @@ class Paths:
 
 
 def _parse_folders(path: str) -> PartitionKey:
-    """Return the partition that the last two folders of a path name."""
+    """Return the partition that the last two folders of a path represent."""
     folders = path.split("/")[-2:]
     return parse_key("/".join(unquote(folder.partition("=")[2]) for folder in folders))

@@ -22,23 +22,23 @@ from agent_pipeline.storage.artifacts import MANIFEST, Artifact, Artifacts, read
 from agent_pipeline.storage.logs import Log, Record
 
 _OLD_POINTER = "current.json"
-"""The pointer of lakes that were written before there was a history. It is read as the latest."""
+"""Name of the pointer file in lakes from before there was a history. It is read as the latest."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a partition's pointers after a change.
 
     Attributes:
-        generation: the number of the entry; 0 if nothing was ever materialized.
+        generation: the number of the entry, or 0 if nothing was ever materialized.
         latest: the identity of the latest artifact.
         champion: the identity of the champion.
-        moved: the pointer that changed; empty if none did.
-        against: the identity that the pointer had before; `None` if it had none.
+        moved: the pointer that changed, or an empty text.
+        against: the previous identity of the pointer, or `None`.
         who: the person or the run that moved the pointer.
         when: the time in UTC.
         why: the reason.
-        command: the command with which a person moved the champion, such as `rollback`; empty if a
-            run moved it.
+        command: the command with which a person moved the champion, such as `rollback`. It is empty
+            if a run moved it.
     """
 
     generation: int = 0
@@ -54,9 +54,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Move:
-    """A change of a pointer: an `Entry` without the state.
+    """A change of a pointer, without the resulting state.
 
-    `expected` is the generation that the change was decided on.
+    `expected` is the generation on which the decision was based.
     """
 
     pointer: Literal["latest", "champion"]
@@ -67,10 +67,10 @@ class Move:
 
 
 class Pointers(Artifacts):
-    """The pointers and the logs of the partitions under one root."""
+    """The pointers and the logs of all partitions in a lake."""
 
     def history(self, asset: str, key: PartitionKey) -> list[Entry]:
-        """Return every change of a partition's pointers, oldest first.
+        """Return all changes of a partition's pointers, oldest first.
 
         Raises:
             DamageError: an entry is damaged or missing.
@@ -84,7 +84,7 @@ class Pointers(Artifacts):
         return entries
 
     def pointers(self, asset: str, key: PartitionKey) -> Entry:
-        """Return the state of a partition's pointers.
+        """Return the current state of a partition's pointers.
 
         Raises:
             DamageError: the last entry is damaged, or an entry is missing.
@@ -99,7 +99,7 @@ class Pointers(Artifacts):
         """Return the artifact of the partition's last materialization.
 
         Raises:
-            DataError: there is none, or its files are gone.
+            DataError: there is no such artifact, or its files are missing.
         """
         identity = self.pointers(asset, key).latest
         if identity is None:
@@ -113,13 +113,15 @@ class Pointers(Artifacts):
         """Return the partition's champion, or `None` if no champion was set.
 
         Raises:
-            DataError: its files are gone.
+            DataError: the files of the champion are missing.
         """
         identity = self.pointers(asset, key).champion
         return None if identity is None else self._find_named(asset, key, identity)
 
     def set_latest(self, artifact: Artifact, why: str = "materialized", who: str = "") -> Entry:
-        """Make an artifact its partition's latest. If it is the latest already, write nothing.
+        """Make an artifact its partition's latest.
+
+        Nothing is written if it already is the latest.
 
         Returns:
             The new state, with an empty `moved` if nothing was written.
@@ -137,14 +139,17 @@ class Pointers(Artifacts):
         expected: int | None = None,
         command: str = "",
     ) -> Entry:
-        """Make an artifact its partition's champion. If it is the champion already, write nothing.
+        """Make an artifact its partition's champion.
+
+        Nothing is written if it already is the champion.
 
         Args:
             artifact: the artifact.
             why: the reason.
-            who: the person or the run that moves the pointer; empty for the user of this process.
-            expected: the generation that the decision was taken on.
-            command: what a person ran.
+            who: the person or the run that moves the pointer. An empty text means the user of this
+                process.
+            expected: the generation on which the decision was based.
+            command: the command that a person ran.
 
         Returns:
             The new state, with an empty `moved` if nothing was written.
@@ -156,14 +161,14 @@ class Pointers(Artifacts):
         return self._move(artifact, Move("champion", why, who, expected, command))
 
     def log(self, asset: str, key: PartitionKey, name: str, kind: type[Record]) -> Log[Record]:
-        """Return the append-only log with a name, next to a partition's artifacts."""
+        """Return the append-only log with a given name, next to a partition's artifacts."""
         return Log(self.fs, self.folder("models", asset, key) / name, kind)
 
     def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
         return self.log(asset, key, "pointers", Entry)
 
     def _move(self, artifact: Artifact, move: Move) -> Entry:
-        """Append a move to the history, unless the pointer names the artifact already."""
+        """Append a move to the history, unless the pointer already names the artifact."""
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(
@@ -206,7 +211,7 @@ class Pointers(Artifacts):
         return msgspec.structs.replace(self.pointers(asset, key), moved="")
 
     def _find_named(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
-        """Return the artifact that a pointer names."""
+        """Return the artifact with the identity that a pointer names."""
         artifact = self.find(asset, key, identity)
         if artifact is None:
             folder = self.artifact_folder(asset, key, identity)
@@ -218,7 +223,7 @@ class Pointers(Artifacts):
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

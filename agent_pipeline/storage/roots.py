@@ -1,8 +1,7 @@
 """The root of a lake: a folder or a bucket.
 
-This module opens the root, and names what is wrong with it.
-
-Reading and writing files does not belong here.
+This module opens the root, and reports problems with it. Reading and writing files does not belong
+here.
 """
 
 import os
@@ -15,18 +14,19 @@ from upath import UPath
 from agent_pipeline.errors import LakeError, SettingsError, first_line
 
 LOCAL = ("", "file", "local")
-"""The protocols of a folder of this machine."""
+"""Protocols that mean a folder on this machine."""
 _USER_IN_ADDRESS = re.compile(r"\w+://([^/@]+)@")
 _LISTED: set[tuple[str, str]] = set()
-"""The buckets that this process has listed, each with its options. One listing shows a wrong name,
-key or option."""
+"""Buckets that this process has listed, each with its options. One listing reveals a wrong name,
+key or option.
+"""
 
 
 def open_root(root: str | UPath, options: Mapping[str, object]) -> UPath:
     """Open the root of a lake, and check that it can be read.
 
     Args:
-        root: a folder, or a URL of fsspec's.
+        root: a folder, or a URL for fsspec.
         options: options for fsspec, with their values.
 
     Raises:
@@ -36,7 +36,7 @@ def open_root(root: str | UPath, options: Mapping[str, object]) -> UPath:
     """
     _refuse_credentials(str(root))
     try:
-        # Other machines write too, so that no listing may be kept from one call to the next.
+        # Other machines write too, so no listing may be cached between calls.
         fresh = {"use_listings_cache": False} if "://" in str(root) else {}
         path = UPath(root, **(fresh | dict(options)))
         protocol, _ = path.protocol, path.fs
@@ -58,7 +58,7 @@ def open_root(root: str | UPath, options: Mapping[str, object]) -> UPath:
 
 
 def _refuse_files(folder: Path, root: str | UPath) -> None:
-    """Refuse a root that is a file, or that lies in a file."""
+    """Raise an error if the root is a file, or is inside a file."""
     if folder.is_file():
         raise SettingsError(
             f"The lake {root} is a file: set lake to a folder, or to a URL such as "
@@ -72,9 +72,9 @@ def _refuse_files(folder: Path, root: str | UPath) -> None:
 
 
 def _refuse_credentials(root: str) -> None:
-    """Refuse an address that holds a key.
+    """Raise an error if an address contains a key.
 
-    `fsspec` would take the key for a part of the bucket's name, and print it.
+    `fsspec` would treat the key as part of the bucket's name, and print it.
     """
     user = _USER_IN_ADDRESS.match(root)
     if user and (":" in user[1] or root.startswith(("s3://", "s3a://"))):
@@ -87,7 +87,7 @@ def _refuse_credentials(root: str) -> None:
 def _list_once(path: UPath, options: Mapping[str, object]) -> None:
     """List a bucket once per process.
 
-    An error then names what cannot be read before anything is done.
+    If the bucket cannot be read, the error appears before any work is done.
 
     Raises:
         LakeError: the bucket does not exist, cannot be reached or refuses, or its client does not
@@ -99,13 +99,13 @@ def _list_once(path: UPath, options: Mapping[str, object]) -> None:
     try:
         path.fs.ls(path.path, detail=False)
     except FileNotFoundError as error:
-        bucket_is_missing = error.__cause__ is not None  # otherwise the lake has no file yet
+        bucket_is_missing = error.__cause__ is not None  # otherwise, the lake has no files yet
         if bucket_is_missing:
             raise LakeError(
                 f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or "
                 "correct lake."
             ) from error
-    except Exception as error:  # the errors of clients have no common class
+    except Exception as error:  # the errors of different clients have no common class
         raise LakeError(
             f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, "
             "or "
@@ -115,7 +115,7 @@ def _list_once(path: UPath, options: Mapping[str, object]) -> None:
 
 
 def resolve_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Return options with the values of environment variables in place of `$NAME`.
+    """Return options in which `$NAME` is replaced by the value of the environment variable.
 
     Raises:
         SettingsError: a variable is not set.

@@ -1,6 +1,6 @@
-"""Tables: Parquet files that are written next to their place, and then put there in one step.
+"""Tables: Parquet files that are written next to their final place and then moved in one step.
 
-Which columns a table has does not belong here.
+The columns of a table do not belong here.
 """
 
 import os
@@ -23,7 +23,7 @@ from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, syn
 from agent_pipeline.storage.paths import Paths
 
 MAX_ROW_GROUP = 2000
-"""Rows of a row group."""
+"""Maximum number of rows per row group."""
 _PARQUET_OPTIONS: dict[str, object] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -33,7 +33,9 @@ _PARQUET_OPTIONS: dict[str, object] = {
 _SEAL_NAME = b"agent-pipeline/1"
 _SEAL_BYTES = len(_SEAL_NAME) + 16
 _FOOTER_END_BYTES = 8
-"""The length of the footer and Parquet's magic number, with which a Parquet file ends."""
+"""Number of bytes at the end of a Parquet file that hold the footer's length and the
+magic number.
+"""
 _REPEATING_COLUMNS = {
     "project",
     "agent",
@@ -47,16 +49,16 @@ _REPEATING_COLUMNS = {
     "drop_reason",
     "task_key",
 }
-"""Columns with few different values, which are written with a dictionary."""
+"""Columns with few distinct values, which are written with a dictionary."""
 
 
 @dataclass(frozen=True)
 class StagedTable:
-    """A table that is written and synced, but not yet in its place.
+    """A table that is written and synced, but not yet at its final place.
 
     Attributes:
         file: the local file.
-        target: its place.
+        target: its final place.
         schema: the columns.
         rows: the number of rows.
         sha256: the sha256 of the file, which is the version of the data.
@@ -70,21 +72,20 @@ class StagedTable:
 
     @property
     def bytes(self) -> int:
-        """The size of the file."""
+        """The size of the file in bytes."""
         if self.file.exists():
             return self.file.stat().st_size
         size: int = self.target.stat().st_size
         return size
 
     def commit(self, over: str | None = None) -> None:
-        """Put the file in its place in one step.
+        """Move the file to its final place in one step.
 
-        With `over`, the file is put only over this version, as `put_file` does.
-
-        A table that was committed before stays as it is.
+        If `over` is set, the file is moved only if the target has this version, as in `put_file`.
+        Nothing happens if the table was already committed.
 
         Raises:
-            FileExistsError: the version is another one.
+            FileExistsError: the target has a different version.
         """
         if self.file.exists():
             put_file(self.file, self.target, over=over)
@@ -100,10 +101,10 @@ class Tables(Paths):
         batches: Iterable[pa.RecordBatch],
         schema: pa.Schema,
     ) -> StagedTable:
-        """Write batches next to their place, each as a row group. `commit` then makes them visible.
+        """Write batches to a staged file, one row group per batch.
 
-        A thread compresses a batch while the caller makes the next one, so that two batches are in
-        memory at a time.
+        `commit` then makes the table visible. A thread compresses a batch while the caller creates
+        the next one, so two batches are in memory at the same time.
 
         Args:
             asset: the asset of the table.
@@ -121,12 +122,13 @@ class Tables(Paths):
     def update(
         self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]
     ) -> None:
-        """Replace a small table by what `change` returns, or keep it if `change` returns `None`.
+        """Replace a small table by the result of `change`.
 
-        `change` reads the table. The changes of several writers are made one after the other.
+        `change` reads the table. If it returns `None`, the table is kept. The changes of several
+        writers are applied one after another.
 
         Raises:
-            DataError: others were faster for ten minutes.
+            DataError: other writers were faster for ten minutes.
         """
         target = self.table(asset, key)
 
@@ -144,13 +146,15 @@ class Tables(Paths):
         self.fs.in_turn(target.parent, write_changed)
 
     def has(self, asset: str, key: PartitionKey | None) -> bool:
-        """Whether a partition was ever materialized."""
+        """Return whether the table of a partition exists."""
         return bool(self.table(asset, key).exists())
 
     def open(
         self, asset: str, key: PartitionKey | None, schema: pa.Schema | None = None
     ) -> pq.ParquetFile:
-        """Open the Parquet file of a partition. The caller closes it.
+        """Open the Parquet file of a partition.
+
+        The caller has to close it.
 
         Args:
             asset: the asset of the table.
@@ -159,7 +163,7 @@ class Tables(Paths):
 
         Raises:
             MissingError: the table was never materialized.
-            DamageError: its file is damaged.
+            DamageError: the file is damaged.
             DataError: the table lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
@@ -188,7 +192,10 @@ class Tables(Paths):
         return file
 
     def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
-        """Replace a file in one step by these bytes. Without a byte, the file is removed."""
+        """Replace a file by the given bytes in one step.
+
+        If there are no bytes, the file is removed.
+        """
         with self.fs.staging(path) as file:
             with file.open("wb") as target:
                 for part in parts:
@@ -202,9 +209,10 @@ class Tables(Paths):
 
 
 def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Write batches, and return the number of rows.
+    """Write batches to a Parquet file, and return the number of rows.
 
-    Compressing needs no interpreter lock, so that it runs while the caller makes the next batch.
+    Compression does not need the interpreter lock, so it runs while the caller creates the next
+    batch.
     """
     rows = 0
     repeating: list[str] | bool = [name for name in schema.names if name in _REPEATING_COLUMNS]
@@ -229,7 +237,10 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
 
 
 def _without_descriptions(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a file. A better description of a column must not change the file."""
+    """Return a schema without the descriptions of its columns.
+
+    A better description of a column must not change the file.
+    """
     fields = []
     for field in schema:
         metadata = {
@@ -240,9 +251,9 @@ def _without_descriptions(schema: pa.Schema) -> pa.Schema:
 
 
 def _seal(file: Path) -> None:
-    """Put a checksum of the file before its footer, where Parquet has nothing.
+    """Insert a checksum of the file before its footer, at a place that Parquet does not use.
 
-    Without it, a flipped bit in a page changes values, and nothing notices it.
+    Without the checksum, a flipped bit in a page would change values unnoticed.
     """
     with file.open("r+b") as opened:
         footer_begin = _find_footer(opened)
@@ -255,9 +266,10 @@ def _seal(file: Path) -> None:
 
 @dataclass(frozen=True)
 class FileState:
-    """What distinguishes two states of a file.
+    """The facts that distinguish two states of a file.
 
-    Who sets the time of a file back cannot set the time back at which its inode changed.
+    The change time of the inode is included, because it cannot be set back, unlike the modification
+    time.
     """
 
     bytes: int
@@ -273,14 +285,14 @@ def _file_state(path: Path) -> FileState:
 
 @lru_cache(maxsize=4096)
 def _matches_seal(path: str, state: FileState) -> bool:
-    """Whether the bytes of a file match its checksum. A file is read once per state.
+    """Return whether the bytes of a file match its checksum.
 
-    A file without a checksum, which an older version wrote, matches.
+    A file is read once per state. A file of an older version has no checksum and counts as a match.
     """
     with Path(path).open("rb") as opened:
         seal_begin = _find_footer(opened) - _SEAL_BYTES
         if seal_begin < 0:
-            return True  # Arrow reports what is wrong
+            return True  # Arrow reports the problem
         opened.seek(seal_begin)
         seal, footer = opened.read(_SEAL_BYTES), opened.read()
         if not seal.startswith(_SEAL_NAME):
@@ -289,7 +301,7 @@ def _matches_seal(path: str, state: FileState) -> bool:
 
 
 def _find_footer(opened: BinaryIO) -> int:
-    """Return the offset at which the footer of a Parquet file begins."""
+    """Return the offset of the footer of a Parquet file."""
     size = opened.seek(0, os.SEEK_END)
     opened.seek(max(size - _FOOTER_END_BYTES, 0))
     footer_bytes = int.from_bytes(opened.read(4), "little")
@@ -297,7 +309,7 @@ def _find_footer(opened: BinaryIO) -> int:
 
 
 def _digest(opened: BinaryIO, end: int, footer: bytes) -> bytes:
-    """Return the XXH3 (128 bits) of a file's bytes before `end` and of its footer."""
+    """Return the XXH3 hash (128 bits) of a file's bytes before `end` and of its footer."""
     hashed = xxhash.xxh3_128()
     opened.seek(0)
     bytes_left = end
