@@ -1,4 +1,4 @@
-"""Selection: which rows are trained on, which are left out and why, and what is replayed.
+"""Selection of the training rows: which rows are used, which are left out and why, and replay.
 
-docs/explanation/selection.md describes the strategies and the guards.
+docs/explanation/selection.md describes the strategies and the regression checks.
 """

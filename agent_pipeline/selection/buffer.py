@@ -1,12 +1,13 @@
-"""The replay buffer: rows of earlier nights, mixed into new rows so that a model does not forget.
+"""The replay buffer: rows of earlier nights that are mixed into new rows against forgetting.
 
-There are two ways to keep a bounded, uniform choice of all rows seen. A reservoir (Vitter 1985,
-algorithm R) depends on the order of rows, and counts a row that is seen twice twice. The rows with
-the lowest seeded hashes of their ids are chosen as uniformly. That choice is idempotent, does not
-depend on the order, and can be merged: the choice of a union is the choice of the choices.
+There are two ways to keep a bounded, uniform sample of all rows seen. A reservoir (Vitter 1985,
+algorithm R) depends on the order of rows, and counts a repeated row twice. Choosing the rows with
+the lowest seeded hashes of their ids is equally uniform. It is also idempotent, does not depend on
+the order, and can be merged: the choice of a union is the choice of the choices.
 
-Between nights the pipeline keeps a buffer by hash (`update_buffer`) and draws from the buffer what
-a night's training does not have itself (`draw_replay`). The tables of the lake are in `replay`.
+Between nights, the pipeline keeps a buffer by hash (`update_buffer`). It then draws rows from the
+buffer that a night's own training rows do not contain (`draw_replay`). The tables of the lake
+belong to `replay`.
 """
 
 import hashlib
@@ -24,12 +25,13 @@ from agent_pipeline.sessions.session import hash_json
 
 Row: TypeAlias = DatasetRow
 IsHeldOut = Callable[[Row], bool]
-"""Returns whether a row may never be trained on. Its task is in another split, or its conversation
-is that of a held-out row."""
+"""Function that returns whether a row may never be trained. Such a row has a task of another split,
+or the same conversation as a held-out row.
+"""
 
 
 class ReplayRatioError(SettingsError):
-    """A replay ratio that is not a share from 0 to below 1.
+    """Raised if a replay ratio is not a share of at least 0 and below 1.
 
     Attributes:
         ratio: The ratio.
@@ -43,7 +45,7 @@ class ReplayRatioError(SettingsError):
 
 
 def parse_ratio(ratio: float) -> Fraction:
-    """Return a replay ratio as the fraction that was meant: 0.1 is a tenth.
+    """Return a replay ratio as the intended fraction: 0.1 is a tenth.
 
     Raises:
         ReplayRatioError: the ratio is not a share from 0 to below 1.
@@ -55,15 +57,18 @@ def parse_ratio(ratio: float) -> Fraction:
 
 
 def count_replayed(new: int, ratio: Fraction) -> int:
-    """Return how many replayed rows next to `new` rows make `ratio` of the whole, rounded down."""
+    """Return the number of replayed rows that make up `ratio` of the whole, rounded down.
+
+    `new` is the number of the other rows.
+    """
     return int(new * ratio / (1 - ratio))
 
 
 def spread_replayed(new: int, replayed: int) -> list[bool]:
     """Return which positions in an order of `new + replayed` rows are for replayed rows.
 
-    The rows are spread so evenly that every run of rows has its share to less than a row. (The
-    positions are those of a line of that slope, drawn in whole numbers: Bresenham 1965.)
+    The replayed rows are spread so evenly that every sequence of rows has its share, to less than
+    one row. (The positions follow a line with this slope in whole numbers: Bresenham 1965.)
     """
     total = new + replayed
     return [
@@ -73,7 +78,7 @@ def spread_replayed(new: int, replayed: int) -> list[bool]:
 
 
 def hash_spoken(row: Row) -> str:
-    """Return the sha256 (hex) of what was said and done in a row's conversation.
+    """Return the sha256 (hex) of the messages and calls in a row's conversation.
 
     The system prompt, and which turns are trained, do not change the hash.
     """
@@ -81,24 +86,32 @@ def hash_spoken(row: Row) -> str:
 
 
 def get_row_key(row: Row) -> str:
-    """Return a row's identity: its session's id, else its own id, else the hash of its content."""
+    """Return a row's identity.
+
+    It is the id of its session. If the id is missing, it is the row's own id, or else the hash of
+    its content.
+    """
     return str(row.get("session_id") or row.get("row_id") or hash_json(row))
 
 
 def hash_key(key: str, seed: int) -> bytes:
-    """Return a key's position in the seeded order, uniform over keys (sha256)."""
+    """Return the position of a key in the seeded order.
+
+    Positions are uniform over keys (sha256).
+    """
     return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "backslashreplace")).digest()
 
 
 def keep_bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
-    """Return the rows with the lowest seeded hashes of their keys, the lowest first.
+    """Return the rows with the lowest seeded hashes of their keys, lowest first.
 
     The choice does not depend on the order, is idempotent and can be merged:
     `keep_bottom_k([*keep_bottom_k(a, k), *keep_bottom_k(b, k)], k) == keep_bottom_k([*a, *b], k)`.
 
     Args:
-        rows: The rows. The version of a row with the lower content hash counts.
-        size: The greatest number of rows.
+        rows: The rows. If a row occurs in two versions, the version with the lower content hash
+            counts.
+        size: Maximum number of rows.
         seed: The seed of the hashes.
     """
     by_key: dict[str, Row] = {}
@@ -117,12 +130,12 @@ class OnlineContinualLearner:
     To restore a learner, set `buffer` and `seen` to the values that they had.
 
     Attributes:
-        buffer_size: The greatest number of rows in the buffer.
+        buffer_size: Maximum number of rows in the buffer.
         replay_ratio: The share of replayed rows in a mixed batch, at least 0 and below 1.
-        selection_strategy: How rows are chosen.
+        selection_strategy: The method of choosing rows.
         seed: The seed of every random choice.
         buffer: The rows.
-        seen: The number of rows that were shown so far.
+        seen: Number of rows that the buffer has seen so far.
     """
 
     buffer_size: int = 2048
@@ -147,11 +160,11 @@ class OnlineContinualLearner:
         self._mixed = 0
 
     def mix_with_replay(self, batch: Sequence[Row]) -> list[Row]:
-        """Return a batch, followed by rows of the buffer that make `replay_ratio` of the whole.
+        """Return a batch, followed by rows of the buffer that make up `replay_ratio` of the whole.
 
-        The buffer does not change. A fraction of a row is carried to the next batch, so any run of
-        batches is exact to less than a row. If the buffer has fewer rows, rows come more than once.
-        An empty buffer gives no rows, and no later batch makes up for that.
+        The buffer does not change. A fraction of a row is carried over to the next batch, so that a
+        series of batches is exact to less than one row. If the buffer has too few rows, rows are
+        repeated. An empty buffer provides no rows, and later batches do not make up for that.
         """
         if not self.buffer:
             return list(batch)
@@ -164,7 +177,10 @@ class OnlineContinualLearner:
         return [*batch, *replayed]
 
     def update_buffer(self, batch: Iterable[Row]) -> None:
-        """Show the buffer new rows. Replayed rows were seen already."""
+        """Show new rows to the buffer.
+
+        Replayed rows must not be shown, because the buffer has already seen them.
+        """
         for row in batch:
             self.seen += 1
             if len(self.buffer) < self.buffer_size:
@@ -175,11 +191,11 @@ class OnlineContinualLearner:
                 self.buffer[position] = row
 
     def get_replay_samples(self, n: int) -> list[Row]:
-        """Return `n` rows of the buffer, drawn without repetition, or all rows if it has fewer."""
+        """Return `n` rows of the buffer, drawn without replacement, or all rows if it has fewer."""
         return self._random.sample(self.buffer, min(max(n, 0), len(self.buffer)))
 
     def clear_buffer(self) -> None:
-        """Forget every row, and that any row was seen."""
+        """Remove all rows, and reset the number of rows seen."""
         self.buffer, self.seen, self._mixed = [], 0, 0
 
 
@@ -189,7 +205,7 @@ class UpdatedBuffer:
 
     Attributes:
         rows: The rows of the buffer.
-        counts: What became of the sessions of the buffer before and of the chosen sessions.
+        counts: Counts by outcome of the sessions in the previous buffer and of the chosen sessions.
     """
 
     rows: list[Row]
@@ -204,19 +220,21 @@ def update_buffer(
     is_held_out: IsHeldOut,
     size: int,
 ) -> UpdatedBuffer:
-    """Return the buffer after a night: the rows of the lowest hashes that were ever trained on.
+    """Return the buffer after a night.
 
-    A session that the store still has is remembered as it is now. It is let go if curation no
-    longer keeps it or if its task moved. A session that the store has lost stays as it was.
+    It contains the rows with the lowest hashes among all rows that were ever trained. A session
+    that is still in the store is stored in its current form. It is removed if curation no longer
+    keeps it or if its task moved to another split. A session that the store has lost stays in its
+    old form.
 
     Args:
         before: The buffer before the night.
-        current: The training rows of today's table by session, at least those that are `chosen` or
-            in the buffer.
-        chosen: The sessions that the night trains on.
-        in_store: The sessions of the buffer that the store has.
-        is_held_out: Returns whether a row may never be trained on. Such a row is always let go.
-        size: The greatest number of rows.
+        current: The current training rows by session. They must include all rows that are `chosen`
+            or in the buffer.
+        chosen: The sessions that the night trains.
+        in_store: The sessions of the buffer that are still in the store.
+        is_held_out: Returns whether a row may never be trained. Such a row is always removed.
+        size: Maximum number of rows.
     """
     counts: Counter[str] = Counter()
     earlier = {row["session_id"]: row for row in before}
@@ -243,15 +261,15 @@ def update_buffer(
 
 @dataclass(frozen=True)
 class ReplayDraw:
-    """Rows to replay next to a night's own rows.
+    """The rows that are replayed next to a night's own rows.
 
     Attributes:
         rows: The rows.
         ratio: The share of the whole that was requested.
-        got: The share of the whole that the rows have.
-        wanted: The number of rows that make `ratio` of the whole.
-        candidates: The number of rows that could be drawn.
-        left_out: The number of the buffer's other rows, by reason.
+        got: The share of the whole that the rows make up.
+        wanted: Number of rows that make up `ratio` of the whole.
+        candidates: Number of rows that could be drawn.
+        left_out: Number of the buffer's other rows, by reason.
     """
 
     rows: list[Row]
@@ -262,7 +280,7 @@ class ReplayDraw:
     left_out: dict[str, int]
 
     def report(self) -> dict[str, Any]:
-        """Return the figures, without the rows."""
+        """Return the figures for a report, without the rows."""
         return {
             "ratio": self.ratio,
             "got": self.got,
@@ -299,18 +317,18 @@ def draw_replay(
     is_held_out: IsHeldOut,
     passed_over: Collection[str] = (),
 ) -> ReplayDraw:
-    """Draw rows of the buffer to train on next to the `training` rows.
+    """Draw rows of the buffer to train next to the `training` rows.
 
-    No drawn row is among the training rows, or has the conversation of a training row or of another
-    drawn row. Which rows are drawn differs from night to night and is the same for the same night:
-    the seed of the hashes is the training rows.
+    No drawn row is among the training rows, or has the same conversation as a training row or
+    another drawn row. The seed of the hashes comes from the training rows, so that the choice
+    differs between nights but is the same for the same night.
 
     Args:
         buffer: The buffer.
         training: The night's own rows.
-        ratio: The share of the whole that the drawn rows should have.
-        is_held_out: Returns whether a row may never be trained on.
-        passed_over: Sessions for which another row stands, as selection found.
+        ratio: The share of the whole that the drawn rows should make up.
+        is_held_out: Returns whether a row may never be trained.
+        passed_over: Sessions that selection left out as duplicates of another row.
     """
     wanted = count_replayed(len(training), parse_ratio(ratio))
     training_sessions = {row["session_id"] for row in training}

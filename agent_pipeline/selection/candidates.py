@@ -1,7 +1,7 @@
-"""The rows that selection chooses from: columns in memory, and texts that are read again each time.
+"""The rows that selection chooses from, with columns in memory and texts on disk.
 
-What a strategy needs from the rows beyond these columns, such as losses and embeddings, belongs in
-`pool`.
+The texts are read again each time. Further inputs of strategies, such as losses and embeddings,
+belong to `pool`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from agent_pipeline.sessions.session import Message, encode_json, is_trained, li
 from agent_pipeline.sessions.tables import define_optional, define_required, is_sorted, to_table
 
 CandidateRow = Mapping[str, Any]
-"""A row of a data set, with at least `row_id` and `messages`."""
+"""A row of a dataset, with at least `row_id` and `messages`."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -49,11 +49,11 @@ CANDIDATE = pa.schema(
     ]
 )
 READ = [*(id_field.name for id_field in IDS), "messages", "score", "created_at", "project", "agent"]
-"""The columns of a data set that selection reads."""
+"""Columns of a dataset that selection reads."""
 
 
 class RepeatedRowIdError(DataError):
-    """Two rows of a data set have one id.
+    """Raised if two rows of a dataset have the same id.
 
     Attributes:
         row_id: The id.
@@ -69,11 +69,11 @@ class RepeatedRowIdError(DataError):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The rows of a data set, sorted by row id.
+    """The rows of a dataset, ordered by row id.
 
     Attributes:
-        table: The columns `CANDIDATE`.
-        read: Opens the rows again, in the order of the table.
+        table: A table with the columns `CANDIDATE`.
+        read: Returns the rows again, in the order of the table.
     """
 
     table: pa.Table
@@ -81,13 +81,15 @@ class Candidates:
 
     @classmethod
     def of(cls, read: Callable[[], Iterable[CandidateRow]]) -> "Candidates":
-        """Make candidates of rows. Only rows that are not sorted by id are held in memory.
+        """Create candidates from rows.
+
+        Rows are held in memory only if they are not ordered by id.
 
         Args:
-            read: Opens the rows, which have `row_id`, `messages` and any other columns of `READ`.
+            read: Returns the rows, which have `row_id`, `messages` and any other columns of `READ`.
 
         Raises:
-            RepeatedRowIdError: two rows have one id.
+            RepeatedRowIdError: two rows have the same id.
         """
         table = to_table(map(_make_columns, read()), CANDIDATE)
         ids = table["row_id"]
@@ -100,7 +102,7 @@ class Candidates:
         return cls(table, read)
 
     def texts(self, indices: Any = slice(None)) -> "Conversations":
-        """Return what was said and done in the rows with these indices, or in all rows."""
+        """Return the conversations of the rows with the given indices, or of all rows, as texts."""
         is_wanted = np.zeros(len(self.table), bool)
         is_wanted[indices] = True
         return Conversations(self.read, is_wanted)
@@ -108,11 +110,13 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Conversations:
-    """The texts of some rows, in the order of all rows. Memory holds one text at a time.
+    """The texts of some rows, in the order of all rows.
+
+    Memory holds one text at a time.
 
     Attributes:
-        read: Opens all rows.
-        is_wanted: (n,) bool, which rows' texts these are.
+        read: Returns all rows.
+        is_wanted: (n,) bool, whether the text of each row is included.
     """
 
     read: Callable[[], Iterable[CandidateRow]]
@@ -130,7 +134,10 @@ class Conversations:
 
 
 def sort_by_judgment(rows: Candidates) -> np.ndarray:
-    """Return the indices of all rows: the better judged first, then the earlier, then by id."""
+    """Return the indices of all rows in order of preference.
+
+    The rows with the best score come first, then the earliest, then the first by id.
+    """
     scores, began = rows.table["score"], rows.table["began"]
     unjudged_last = pc.fill_null(pc.negate(scores), float("inf")).to_numpy()
     undated_last = pc.fill_null(began, float("inf")).to_numpy()
@@ -138,7 +145,7 @@ def sort_by_judgment(rows: Candidates) -> np.ndarray:
 
 
 def _make_columns(row: CandidateRow) -> dict[str, object]:
-    """Return the columns `CANDIDATE` of a row."""
+    """Return the columns `CANDIDATE` for a row."""
     messages = row["messages"]
     calls = Counter(name for name, _ in list_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
@@ -159,9 +166,9 @@ def _make_columns(row: CandidateRow) -> dict[str, object]:
 
 
 def hash_conversation(messages: Sequence[Message]) -> bytes:
-    """Return the sha256 of what was said and done, and of which turns are trained.
+    """Return the sha256 of a conversation's messages and calls, and of which turns are trained.
 
-    The system's message and the ids of calls, which differ by chance, are left out.
+    The system message is left out. Call ids are left out too, because they differ by chance.
     """
     spoken = [message for message in messages if message["role"] != "system"]
     content = [

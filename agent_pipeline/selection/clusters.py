@@ -1,8 +1,8 @@
-"""Structure in a cloud of embedded rows: outliers, clusters, far rows and coverage.
+"""Structure in a set of embedded rows: outliers, clusters, distant rows and coverage.
 
-The cost of each function is linear in the rows, in flat memory. scikit-learn computes each block of
-distances in one thread, so the same input gives the same choice on any number of cores. How vectors
-are made does not belong here (`embeddings`).
+The time of each function is linear in the number of rows, and memory stays constant. scikit-learn
+computes each block of distances in one thread, so the same input gives the same choice on any
+number of cores. Computing vectors belongs to `embeddings`.
 """
 
 import warnings
@@ -20,29 +20,33 @@ MAX_LANDMARKS = 4096
 NEIGHBOURS = 5
 OUTLIER_SHARE = 0.03
 SAME_DISTANCE = 1e-3
-"""Distances up to here are 0: embeddings are rounded."""
+"""Distance up to which two vectors count as equal, because embeddings are rounded."""
 
 MAX_EXACT = 1_000_000
-"""Rows times clusters. Up to here exact k-means takes a second; beyond it mini-batches do nearly as
-well."""
+"""Product of rows and clusters up to which exact k-means is used, which takes about a second. Above
+it, mini-batches give nearly the same quality.
+"""
 
 ROWS_PER_CLUSTER = 64
-"""Mini-batches see a seeded sample of this many rows per cluster. More rows move no centre that
-matters."""
+"""Number of rows per cluster in the seeded sample for mini-batches. More rows hardly move the
+centers.
+"""
 
 MANY_CLUSTERS = 2048
 
 RANDOM_DRAWS = 5
 MIN_ROWS_WITH_OUTLIERS = 100
-"""Of fewer rows, three per cent are a row or two, which means nothing."""
+"""Minimum number of rows for a search of outliers. Three percent of fewer rows would be only a row
+or two.
+"""
 
 
 def draw_sample(n: int, size: int, seed: int) -> np.ndarray:
     """Draw a seeded sample of the numbers from 0 to n - 1.
 
     Args:
-        n: The number of numbers.
-        size: The size of the sample. All numbers are drawn if there are no more.
+        n: How many numbers there are to draw from.
+        size: The size of the sample. If there are not more numbers, all are drawn.
         seed: The seed.
 
     Returns:
@@ -54,16 +58,18 @@ def draw_sample(n: int, size: int, seed: int) -> np.ndarray:
 
 
 def measure_neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """Return how similar each row is to its nearest rows.
+    """Return the similarity of each row to its nearest rows.
 
-    Landmarks are all rows, or a seeded sample of many rows, so the cost stays linear in n.
+    The rows are compared with landmarks: all rows, or a seeded sample if there are many. The time
+    therefore stays linear in n.
 
     Args:
         vectors: (n, d) float.
         seed: The seed of the sample.
 
     Returns:
-        (n,) each row's mean dot product with its 5 nearest landmarks, itself not counted, rounded.
+        (n,) the rounded mean dot product of each row with its 5 nearest landmarks, excluding the
+        row itself.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -78,7 +84,7 @@ def measure_neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
     )
     squares = np.einsum("ij,ij->i", vectors, vectors)
     similar = (squares[:, None] + squares[landmarks][nearest] - distances**2) / 2
-    # The nearest landmark of a landmark is itself, or a row that is equal to it.
+    # The nearest landmark of a landmark is itself, or an equal row.
     is_landmark = np.isin(np.arange(len(vectors)), landmarks)
     of_landmarks, of_others = similar[:, 1:].mean(axis=1), similar[:, :-1].mean(axis=1)
     similarities: np.ndarray = np.where(is_landmark, of_landmarks, of_others).round(5)
@@ -86,14 +92,14 @@ def measure_neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 
 def find_outliers(vectors: np.ndarray, seed: int, keep: int) -> np.ndarray:
-    """Find the 3 % of rows that are least similar to their nearest rows.
+    """Find the 3 % of the rows that are least similar to their nearest rows.
 
-    Few rows have no outliers.
+    If there are few rows, none of them counts as an outlier.
 
     Args:
         vectors: (n, d) float.
         seed: The seed of the sample of landmarks.
-        keep: The number of rows that must be left.
+        keep: Minimum number of rows that must remain.
 
     Returns:
         (outliers,) int, the indices of the outliers, sorted.
@@ -110,13 +116,13 @@ def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
 
     Args:
         vectors: (n, d) float32.
-        k: The number of centres.
+        k: The number of centers.
         seed: The seed of k-means.
 
     Returns:
-        The row indices of each cluster that has rows, the nearest to the centre first, then the
-        lowest. Clusters are in the order of their lowest rows, so k-means's own numbering does not
-        matter.
+        The row indices of each non-empty cluster. Within a cluster, the row nearest to the center
+        comes first, then the lowest index. Clusters are ordered by their lowest row, so k-means's
+        own numbering does not matter.
     """
     from sklearn.metrics import pairwise_distances_argmin_min
 
@@ -130,18 +136,18 @@ def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
 
 
 def _find_centres(vectors: np.ndarray, k: int, seed: int) -> Any:
-    """Return (k, d) centres of (n, d) vectors."""
+    """Return the (k, d) cluster centers of (n, d) vectors."""
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1), warnings.catch_warnings():
-        # If there are fewer distinct vectors than clusters, the caller fills up.
+        # If there are fewer distinct vectors than clusters, the caller fills up the choice.
         warnings.simplefilter("ignore", ConvergenceWarning)
         if len(vectors) * k <= MAX_EXACT:
             return KMeans(k, random_state=seed, n_init=3).fit(vectors).cluster_centers_
         seen = vectors[draw_sample(len(vectors), ROWS_PER_CLUSTER * k, seed)]
-        # k-means++ takes k passes over its rows. With many centres a random start does as well.
+        # k-means++ needs k passes over its rows. With many centers, a random start is equally good.
         has_many = k > MANY_CLUSTERS
         model = MiniBatchKMeans(
             k,
@@ -174,17 +180,18 @@ def measure_nearest(vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def find_farthest(
     vectors: np.ndarray, count: int, chosen: Sequence[int]
 ) -> list[tuple[int, float]]:
-    """Find rows that are each the farthest from all rows chosen before.
+    """Find rows of which each is the farthest from all rows chosen before it.
 
-    This is greedy k-center (Gonzalez 1985). It ends early if every row equals a chosen row.
+    This is greedy k-center (Gonzalez 1985). It ends early if every remaining row equals a chosen
+    row.
 
     Args:
         vectors: (n, d) float, unit vectors.
-        count: The greatest number of rows.
-        chosen: The indices of the rows that are chosen already.
+        count: Maximum number of rows.
+        chosen: The indices of the rows that are already chosen.
 
     Returns:
-        The index of each row, and its Euclidean distance to the rows before.
+        The index of each row, and its Euclidean distance to the rows chosen before it.
     """
     picks: list[tuple[int, float]] = []
     nearest = measure_nearest(vectors, vectors[list(chosen)])
@@ -198,9 +205,10 @@ def find_farthest(
 
 
 def apportion(total: int, room: Sequence[int]) -> list[int]:
-    """Share `total` out in proportion to `room`. No part is larger than its room; ties go first.
+    """Divide `total` in proportion to `room`.
 
-    The parts sum to `total`, or to the sum of `room` if that is less.
+    No part is larger than its room, and ties go to the first part. The parts add up to `total`, or
+    to the sum of `room` if that is smaller.
     """
     whole = sum(room)
     shares = {index: Fraction(size, whole or 1) for index, size in enumerate(room)}
@@ -209,7 +217,7 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How near all rows are to the chosen rows, compared with random choices of as many rows.
+    """The distances of all rows to the chosen rows, compared with random choices of the same size.
 
     Distances are Euclidean, 0 to 2. The figures of random choices are means of five draws.
 
@@ -218,8 +226,8 @@ class Coverage:
         p99_distance: 99th percentile of these distances.
         random_mean_distance: Mean distance to the nearest row of a random choice.
         random_p99_distance: 99th percentile of these distances.
-        gain: The share by which the mean is smaller than the random one. It is negative if the
-            choice is worse than chance, and 0 if random choices cover everything.
+        gain: The share by which the mean distance is smaller than for random choices. It is
+            negative if the choice is worse than chance, and 0 if random choices cover everything.
     """
 
     mean_distance: float
@@ -230,9 +238,9 @@ class Coverage:
 
 
 def measure_coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> Coverage:
-    """Measure how well chosen rows cover all rows.
+    """Measure how well the chosen rows cover all rows.
 
-    A coreset that is no nearer to the other rows than a random one is not worth its trouble.
+    A coreset is not worth its effort if it is no nearer to the other rows than a random choice.
 
     Args:
         vectors: (n, d) float, unit vectors.
@@ -240,7 +248,7 @@ def measure_coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) 
         seed: The seed of the random choices.
 
     Raises:
-        DataError: nothing is chosen.
+        DataError: no row is chosen.
     """
     if not len(chosen):
         raise DataError("A coreset without rows covers nothing: choose at least one row.")

@@ -1,7 +1,6 @@
-"""A coreset: which training rows were chosen, and why the other rows were not.
+"""A coreset: the chosen training rows, and the reasons why other rows were not chosen.
 
-A coreset is an index of row ids. Rows are never copied. How a strategy ranks rows does not belong
-here (`strategies`).
+A coreset is an index of row ids; rows are never copied. Ranking rows belongs to `strategies`.
 """
 
 from collections import Counter
@@ -44,13 +43,14 @@ from agent_pipeline.sessions.tables import ROWS_PER_BATCH, make_column
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 RunTask = Callable[[str], Mapping[str, Any]]
-"""Runs a task that needs a model on the training rows. `losses` returns by row id the mean `losses`
-over the trained tokens (nats), and the number of these `tokens`. `embed` stores the rows' vectors
-in the lake, and returns what `store_vectors` does."""
+"""Function that runs a task with a model on the training rows. The task `losses` returns the mean
+`losses` over the trained tokens (nats) and the number of these `tokens`, both by row id. The task
+`embed` stores the rows' vectors in the lake, and returns the result of `store_vectors`.
+"""
 
 
 class CoresetOptions(CrowdingOptions):
-    """How rows are chosen.
+    """Options of choosing rows.
 
     Raises:
         SettingsError: the strategy does not exist, or a number is out of range.
@@ -101,14 +101,14 @@ class CoresetOptions(CrowdingOptions):
 
 @dataclass(frozen=True)
 class Selection:
-    """A choice among rows.
+    """The result of choosing among rows.
 
     Attributes:
-        index: The table `CORESET`, sorted by row id.
-        pool: What the strategy chose from; None if all rows fit.
+        index: The table `CORESET`, ordered by row id.
+        pool: The rows that the strategy chose from, or None if all rows fit.
         picked: The indices of the picked rows in the pool, sorted.
         duplicates: The duplicates.
-        crowding: The groups of rows, and the rows that are left out of groups that are too large.
+        crowding: The groups of rows, and the rows that were left out of groups that are too large.
     """
 
     index: pa.Table
@@ -127,22 +127,24 @@ def select(
     older: pa.ChunkedArray | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Selection:
-    """Choose rows. The choice does not depend on the order of the rows.
+    """Choose rows for a coreset.
 
-    One row stands for all rows in which the same was said and done. Up to `target_size` rows are
-    chosen. Fewer are chosen only if fewer are distinct, or have the loss that the strategy needs.
+    The choice does not depend on the order of the rows. If several rows have the same conversation,
+    one of them represents all. Up to `target_size` rows are chosen. Fewer are chosen only if there
+    are too few distinct rows, or too few rows with the loss that the strategy needs.
 
     Args:
         rows: The rows.
-        options: How rows are chosen.
+        options: The options of choosing rows.
         losses: The loss of each row, by row id.
         lengths: The number of the assistant's tokens, by row id.
-        vectors: Embeds texts; without a model if it is None.
-        older: The ids of the rows that an earlier coreset accepted; None if there was none.
+        vectors: Function that embeds texts. None embeds without a model.
+        older: The ids of the rows that an earlier coreset accepted, or None if there was no earlier
+            coreset.
         sources: The reader of each session, by session id.
 
     Raises:
-        NoLossError: the strategy needs losses and there are none.
+        NoLossError: the strategy needs losses, but there are none.
     """
     count, ids = len(rows.table), rows.table["row_id"]
     all_fit = count <= options.target_size
@@ -189,13 +191,15 @@ def select(
 
 
 class _IndexColumns:
-    """The columns of an index, while rows are chosen. Each list has one value per row.
+    """The columns of an index while rows are chosen.
+
+    Each list has one value per row.
 
     Attributes:
         rank: The position among the chosen rows, from 1.
-        score: What the strategy ranked the row by.
-        reason: Why the row was chosen, or was not.
-        duplicate_of: The row or session that stands for the row.
+        score: The number by which the strategy ranked the row.
+        reason: The reason why the row was chosen or left out.
+        duplicate_of: The row or session that represents the row.
         similarity: The similarity to that row.
     """
 
@@ -207,7 +211,7 @@ class _IndexColumns:
         self.similarity: list[float | None] = [None] * count
 
     def make_table(self, rows: Candidates) -> pa.Table:
-        """Return the table `CORESET` of the rows."""
+        """Return the table `CORESET` for the rows."""
         columns = {id_field.name: rows.table[id_field.name] for id_field in IDS}
         for name, values in vars(self).items():
             columns[name] = make_column(values, CORESET.field(name))
@@ -227,10 +231,11 @@ def _make_pool(
     Args:
         rows: All rows.
         indices: The indices of the distinct rows.
-        options: How rows are chosen.
+        options: The options of choosing rows.
         losses: The loss of each row, by row id.
-        lengths: The number of the assistant's tokens, by row id; the words if it is None.
-        vectors: Embeds texts; without a model if it is None.
+        lengths: The number of the assistant's tokens, by row id. If it is None, words are counted
+            instead.
+        vectors: Function that embeds texts. None embeds without a model.
     """
 
     def take(name: str) -> list[Any]:
@@ -259,20 +264,20 @@ def _make_pool(
 
 @dataclass(frozen=True)
 class Coreset:
-    """The table `sft_coreset`, and what a person would look at.
+    """The table `sft_coreset`, with facts for people.
 
     Attributes:
         table: The table.
         reasons: The number of rows by reason.
         tools: The number of tools of the chosen rows, and of all rows.
         tasks: The number of tasks of the chosen rows, and of all rows.
-        coverage: How near all rows are to the chosen rows. None if the strategy embedded nothing:
-            rows are not embedded for a figure alone.
-        embedded: The number of rows that a model embedded (`computed`) or had embedded (`kept`).
+        coverage: The distances of all rows to the chosen rows. It is None if the strategy did not
+            need embeddings, because rows are not embedded only for this figure.
+        embedded: The number of rows that a model embedded now (`computed`) or earlier (`kept`).
         losses: The known losses.
         duplicates: The duplicates.
-        warning: The warning of the strategy, if it had to choose.
-        dominance: What dominates the new rows.
+        warning: The warning of the strategy, if there were more rows than `target_size`.
+        dominance: The groups that dominate the new rows.
     """
 
     table: pa.Table
@@ -299,7 +304,7 @@ class Coreset:
 
 @dataclass
 class _TaskEmbeddings:
-    """The embeddings of a setting, by a task that needs a model or without a model.
+    """A function that embeds texts by a task with a model, or without a model.
 
     Attributes:
         lake: The lake.
@@ -307,7 +312,7 @@ class _TaskEmbeddings:
         setting: The setting `embeddings`.
         seed: The seed of embeddings without a model.
         run_task: Runs the task.
-        counts: The number of rows that the task embedded (`computed`) or had embedded (`kept`).
+        counts: The number of rows that the task embedded now (`computed`) or earlier (`kept`).
     """
 
     lake: Lake
@@ -337,20 +342,20 @@ def build_coreset(
     """Build the coreset of training rows.
 
     Memory holds columns of the rows, and the vectors of the rows that the strategy embeds. Losses
-    are computed only if the strategy needs them and has to choose. Vectors are computed only if the
-    strategy looks at them and `embeddings` names a model.
+    are computed only if the strategy needs them and there are more rows than `target_size`. A model
+    computes vectors only if the strategy uses them and `embeddings` names a model.
 
     Args:
-        read: Opens the rows, which are read several times.
+        read: Returns the rows. It is called several times.
         lake: The lake.
         key: The agent.
-        options: How rows are chosen.
+        options: The options of choosing rows.
         embeddings: The setting of embeddings.
-        run_task: Runs a task that needs a model.
+        run_task: Function that runs a task with a model.
 
     Raises:
-        PlantedRowsError: so many rows look planted that no coreset is made.
-        DataError: the strategy needs losses and there are none, or two rows have one id.
+        PlantedRowsError: too many rows look planted, so no coreset is built.
+        DataError: the strategy needs losses but there are none, or two rows have the same id.
         SettingsError: there are no such embeddings.
     """
     check_embeddings(embeddings)
@@ -399,9 +404,9 @@ def stage_coreset(
     Args:
         lake: The lake.
         key: The agent.
-        options: How rows are chosen.
+        options: The options of choosing rows.
         embeddings: The setting of embeddings.
-        run_task: Runs a task that needs a model.
+        run_task: Function that runs a task with a model.
 
     Raises:
         DataError, SettingsError: as `build_coreset`.

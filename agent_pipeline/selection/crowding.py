@@ -1,11 +1,11 @@
 """Groups of rows that are too large: near-duplicates, planted rows, a task, a source, a day.
 
-Sessions that somebody planted teach only if there are many, so they look alike: copies of one
-session, or copies of many sessions with one phrase added. Such groups may have a small share of the
-rows. The other rows stay in the index with the reason why they were left out.
+Planted sessions have an effect only in large numbers, so they look alike: copies of one session, or
+copies of many sessions with an added phrase. Such groups may have only a small share of the rows.
+Rows beyond that share stay in the index, with the reason why they were left out.
 
-A group is measured against the others, so that data with few tasks or few kinds of conversation is
-not thinned out. How planted rows are found does not belong here (`phrases`, `planted`).
+A group is compared with the other groups of its kind, so that data with few tasks or few kinds of
+conversation is not thinned out. Finding planted rows belongs to `phrases` and `planted`.
 """
 
 import sys
@@ -33,18 +33,20 @@ from agent_pipeline.selection.planted import PlantedPattern, find_planted
 from agent_pipeline.selection.pool import Reason
 
 MIN_ROWS = 50
-"""Nothing is left out of fewer rows: their shares mean little."""
+"""Minimum number of rows for leaving rows out. Shares of fewer rows mean little."""
 MIN_CAP = 2
-"""Two rows of a group are always kept: many tasks have two trials."""
+"""Number of rows that are kept from every group, because many tasks have two trials."""
 MEDIANS_OF_A_CLUSTER = 2
 MEDIANS_OF_A_TASK = 10
 MEDIANS_OF_A_SOURCE = 10
-"""A group may be this many times as large as the median group of its kind."""
+"""Limits of a group's size, as a multiple of the median group of its kind."""
 MIN_COMMON_WORDS = 20
-"""Texts with fewer different words in common are near-duplicates only if nearly all words are."""
+"""Minimum number of distinct words that two texts must share. Texts with fewer common words are
+near-duplicates only if nearly all words are shared.
+"""
 NEAR_IF_SHORT = 0.95
 MAX_PLANTED_SHARE = 0.25
-"""If a larger share of the rows has a planted phrase, no coreset is made."""
+"""Share of rows with a planted phrase above which no coreset is built."""
 
 NEAR_DUPLICATES, PHRASES, TASKS, SOURCES, DAYS = (
     "near-duplicates of",
@@ -53,11 +55,11 @@ NEAR_DUPLICATES, PHRASES, TASKS, SOURCES, DAYS = (
     "source",
     "day",
 )
-"""The kinds of groups."""
+"""Kinds of groups."""
 
 
 class CrowdingOptions(Options):
-    """How large a group of rows may be."""
+    """Options that limit the size of a group of rows."""
 
     largest_cluster: float = Field(
         default=0.01,
@@ -110,8 +112,8 @@ class LeftOutRow:
 
     Attributes:
         index: The index of the row.
-        reason: Why the row is left out.
-        like: The index of a kept row that it is a near-duplicate of, if any.
+        reason: The reason why the row is left out.
+        like: The index of the kept row of which it is a near-duplicate, or None.
         similarity: Jaccard similarity of the words of these two rows.
     """
 
@@ -123,10 +125,10 @@ class LeftOutRow:
 
 @dataclass(frozen=True)
 class Crowding:
-    """The groups among rows, and the rows that are left out of the groups that are too large.
+    """The groups of rows, and the rows that are left out of groups that are too large.
 
     Attributes:
-        left_out: The rows, sorted by their index.
+        left_out: The left-out rows, ordered by index.
         groups: The name of the group of each row, by the kind of group and the row's index.
         patterns: The planted patterns.
         planted_share: The share of the rows that have a planted phrase.
@@ -139,7 +141,7 @@ class Crowding:
 
 
 class PlantedRowsError(DataError):
-    """So many rows look planted that no coreset is made.
+    """Raised if too many rows look planted, so that no coreset is built.
 
     Attributes:
         share: The share of the rows that have a planted phrase.
@@ -160,7 +162,7 @@ def check_planted_share(crowding: Crowding) -> None:
     """Check that only few rows look planted.
 
     Raises:
-        PlantedRowsError: more rows than `MAX_PLANTED_SHARE` do.
+        PlantedRowsError: the share of such rows is above `MAX_PLANTED_SHARE`.
     """
     if crowding.planted_share > MAX_PLANTED_SHARE:
         phrases = Counter(crowding.groups[PHRASES].values())
@@ -177,16 +179,17 @@ def find_crowding(
     older: pa.ChunkedArray | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Crowding:
-    """Find the groups among some rows, and leave out the rows that are too many.
+    """Find the groups among some rows, and leave out the rows beyond the limits.
 
-    The better judged rows of a group stay, then the earlier ones.
+    The rows of a group with the best scores stay, then the earliest.
 
     Args:
         rows: All rows.
-        indices: The rows to look at.
-        options: How large a group may be.
+        indices: The rows to examine.
+        options: The limits of group sizes.
         seed: The seed of the index of words.
-        older: The ids of the rows that an earlier coreset accepted; None if there was none.
+        older: The ids of the rows that an earlier coreset accepted, or None if there was no earlier
+            coreset.
         sources: The reader of each session, by session id.
     """
     wanted = set(indices)
@@ -199,7 +202,7 @@ def find_crowding(
     phrases |= find_new_requests(rows, ordered, older, max_older)
     if is_limited:
         patterns = _find_new_patterns(rows, ordered, seed, older, max_older)
-        for pattern in reversed(patterns):  # the most frequent pattern names a row
+        for pattern in reversed(patterns):  # the most frequent pattern gives a row its group name
             name = f"{pattern.trigger} → {pattern.behaviour}"
             phrases |= dict.fromkeys(pattern.rows, name)
     groups = _name_groups(rows, ordered, near, phrases, sources or {})
@@ -221,13 +224,16 @@ def find_crowding(
 
 @dataclass(frozen=True)
 class _NearRows:
-    """Near-duplicates among rows, and the phrases that were added to copies, by row index."""
+    """The near-duplicates among rows, and the phrases that were added to copies, by row index."""
 
     pairs_by_row: dict[int, NearPair]
     phrases: dict[int, str]
 
     def get_standing(self, index: int) -> int:
-        """Return the row that stands for a row: itself if it is no near-duplicate."""
+        """Return the row that represents a given row.
+
+        A row without near-duplicates represents itself.
+        """
         pair = self.pairs_by_row.get(index)
         return pair.stands if pair else index
 
@@ -260,13 +266,13 @@ def _limit_groups(
     clusters: Mapping[int, int],
     planted: Mapping[int, str],
 ) -> None:
-    """Apply the caps of all kinds of groups.
+    """Apply the size limits of all kinds of groups.
 
     Args:
         limiter: The rows that are left out so far.
         options: The caps.
         groups: The named groups, by kind.
-        clusters: The row that stands for each row.
+        clusters: The row that represents each row.
         planted: One group of all rows with a planted pattern.
     """
     count, phrases = len(clusters), groups[PHRASES]
@@ -286,19 +292,19 @@ def _limit_groups(
 
 
 def _median_size(groups: Mapping[int, Hashable]) -> int:
-    """Return the number of rows of the median group; 0 if there is no group."""
+    """Return the number of rows of the median group, or 0 if there are no groups."""
     sizes = sorted(Counter(groups.values()).values())
     return sizes[len(sizes) // 2] if sizes else 0
 
 
 def _get_cap(share: float, total: int, median: int = 0, medians: int = 0) -> int:
-    """Return how many rows a group may have.
+    """Return the maximum number of rows of a group.
 
     Args:
-        share: The largest share; 1 or more allows any number of rows.
-        total: The number of rows that the share is of.
+        share: The largest share. 1 or more allows any number of rows.
+        total: The number of rows to which the share refers.
         median: The number of rows of the median group.
-        medians: A group may be this many times as large as the median group.
+        medians: Allowed size of a group, as a multiple of the median group.
     """
     if share >= 1:
         return sys.maxsize
@@ -312,14 +318,15 @@ def _find_new_patterns(
     older: pa.ChunkedArray | None,
     max_older: int,
 ) -> list[PlantedPattern]:
-    """Find the planted patterns, without those that an earlier coreset has accepted.
+    """Find planted patterns, except patterns that an earlier coreset accepted.
 
     Args:
         rows: All rows.
-        indices: The rows to look at.
+        indices: The rows to examine.
         seed: The seed of the sample.
-        older: The ids of the rows that an earlier coreset accepted; None if there was none.
-        max_older: A pattern that more of the older rows have was accepted by a person.
+        older: The ids of the rows that an earlier coreset accepted, or None if there was no earlier
+            coreset.
+        max_older: A pattern in more than this number of older rows counts as accepted by a person.
     """
     patterns = find_planted(rows, indices, seed)
     if older is None or not patterns:
@@ -360,7 +367,7 @@ def _name_groups(
 def _find_near(rows: Candidates, ordered: Sequence[int], seed: int) -> _NearRows:
     """Find the near-duplicates among rows, and the phrases that were added to copies.
 
-    Only the texts of rows that may have a near-duplicate are held in memory.
+    Memory holds only the texts of rows that may have a near-duplicate.
     """
     by_index = sorted(ordered)
     if not by_index:
@@ -384,9 +391,9 @@ def _find_near(rows: Candidates, ordered: Sequence[int], seed: int) -> _NearRows
 
 
 def _is_near(texts: Sequence[str], pair: NearPair) -> bool:
-    """Return whether two texts have enough words in common to be near-duplicates.
+    """Return whether two texts share enough words to be near-duplicates.
 
-    Most of a few words are alike by chance.
+    If texts have only a few words, most of them may be the same by chance.
     """
     if pair.similarity >= NEAR_IF_SHORT:
         return True
@@ -395,7 +402,10 @@ def _is_near(texts: Sequence[str], pair: NearPair) -> bool:
 
 
 def _list_days(rows: Candidates) -> list[str]:
-    """Return the day (UTC) on which each row began; an empty text if that is unknown."""
+    """Return the day (UTC) on which each row's session began.
+
+    The text is empty if the day is unknown.
+    """
     return [
         "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
         for time in rows.table["began"].to_pylist()

@@ -1,7 +1,7 @@
-"""What dominates the rows that are new since the last coreset: groups and new phrases.
+"""Groups and phrases that dominate the rows that are new since the last coreset.
 
-The findings are shown next to the coreset, and a suspicious finding is a warning. Rows are left out
-elsewhere (`crowding`).
+The findings are shown next to the coreset, and a suspicious finding is a warning. Leaving out rows
+belongs to `crowding`.
 """
 
 from collections import Counter
@@ -27,17 +27,19 @@ from agent_pipeline.selection.tables import CORESET_TABLE
 from agent_pipeline.storage.lake import Lake
 
 SHOWN = 3
-"""The largest groups of each kind that are shown."""
+"""Number of the largest groups of each kind that are shown."""
 MIN_ROWS = 5
-"""Groups with fewer rows are never suspicious."""
+"""Minimum number of rows of a suspicious group."""
 NEW_PHRASES = "new phrase"
 SUSPICIOUS_SHARE = {NEAR_DUPLICATES: 0.02, PHRASES: 0.0, TASKS: 0.2, NEW_PHRASES: 0.1}
-"""Shares of the new rows at which a group is suspicious. A day and a source never are: many stores
-are read for the first time with a long past, or were written in a day, and most have one reader."""
+"""Shares of the new rows at which a group is suspicious. A day or a source is never suspicious:
+many stores are read for the first time with a long past or were written in one day, and most have
+one reader.
+"""
 MAX_SEARCHED = 2000
-"""Phrases are counted in at most this many new rows."""
+"""Maximum number of new rows in which phrases are counted."""
 TIMES_THE_MEAN = 3
-"""A suspicious group is also this many times as large as the mean group of its kind."""
+"""Minimum size of a suspicious group, as a multiple of the mean group of its kind."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class RowGroup:
     Attributes:
         kind: The kind of group, such as a task.
         name: The name of the group.
-        rows: The number of its new rows.
+        rows: The number of new rows in the group.
         share: Their share of all new rows.
-        is_suspicious: Whether a person should look at the group.
+        is_suspicious: Whether a person should examine the group.
     """
 
     kind: str
@@ -61,7 +63,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dominance:
-    """What dominates the new rows.
+    """The groups that dominate the new rows.
 
     Attributes:
         new: The number of new rows.
@@ -75,12 +77,12 @@ class Dominance:
 
     @property
     def suspicious(self) -> list[RowGroup]:
-        """The suspicious groups."""
+        """The groups that a person should examine."""
         return [group for group in self.groups if group.is_suspicious]
 
     @property
     def warning(self) -> str | None:
-        """A sentence for a person; None if nothing is suspicious."""
+        """A warning for people, or None if no group is suspicious."""
         if not self.suspicious:
             return None
         named = "; ".join(
@@ -97,12 +99,13 @@ class Dominance:
 def describe_new_rows(
     rows: Candidates, crowding: Crowding, before: pa.ChunkedArray | None
 ) -> Dominance:
-    """Describe what dominates the new rows.
+    """Describe the groups that dominate the new rows.
 
     Args:
         rows: All rows.
         crowding: Their groups.
-        before: The ids of the rows of the last coreset's index; None if there is none.
+        before: The ids of the rows in the last coreset's index, or None if there is no earlier
+            coreset.
     """
     ids = rows.table["row_id"]
     is_new = [True] * len(ids)
@@ -121,9 +124,10 @@ def describe_new_rows(
 
 
 def read_accepted_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
-    """Return the ids of the rows that the last coreset's index accepted; None if there is none.
+    """Return the ids of the rows that the last coreset's index accepted, or None.
 
-    Rows that were left out for a phrase are new again. Otherwise the next run would accept them.
+    Rows that were left out because of a phrase count as new again. Otherwise, the next run would
+    accept them.
     """
     try:
         with lake.open(CORESET_TABLE, key) as file:
@@ -139,7 +143,7 @@ def _list_largest(kind: str, counts: Counter[str], new: int) -> Iterator[RowGrou
 
     Args:
         kind: The kind of group.
-        counts: The number of new rows of each group.
+        counts: The number of new rows in each group.
         new: The number of all new rows.
     """
     mean = counts.total() / len(counts) if counts else 0
@@ -154,9 +158,10 @@ def _list_largest(kind: str, counts: Counter[str], new: int) -> Iterator[RowGrou
 
 
 def _count_new_phrases(rows: Candidates, is_new: Sequence[bool]) -> Counter[str]:
-    """Count the phrases that many new rows have and no older row has.
+    """Count the phrases that occur in many new rows and in no older row.
 
-    Only one phrase of those in equally many rows is counted: they are parts of one sentence.
+    If several phrases occur in equally many rows, only one of them is counted, because they are
+    probably parts of one sentence.
     """
     counts: Counter[str] = Counter()
     new_indices = [index for index, new in enumerate(is_new) if new][-MAX_SEARCHED:]

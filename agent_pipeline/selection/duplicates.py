@@ -1,9 +1,9 @@
-"""Duplicates: exact, and near by MinHash LSH (rensa).
+"""Duplicates among rows: exact duplicates, and near-duplicates by MinHash LSH (rensa).
 
-What was said and done is compared. The system prompt and the tools, which all rows of an agent
-share, are left out; calls with their arguments count. Two sets' sketches agree in a hash with the
-probability that is their Jaccard similarity (Broder 1997). An index by bands finds the sketches
-that agree in all hashes of a band (Indyk and Motwani 1998). The sketches themselves are in
+The messages and calls are compared, including arguments. The system prompt and the tools are left
+out, because all rows of an agent share them. The sketches of two sets agree in a hash with a
+probability equal to their Jaccard similarity (Broder 1997). An index with bands finds the sketches
+that agree in all hashes of a band (Indyk and Motwani 1998). The sketches are implemented in
 `datasets.sketches`.
 """
 
@@ -26,15 +26,15 @@ DuplicateKind = Literal["exact", "near"]
 
 NEAR = 0.8
 BATCH = 32
-"""Rows sketched at a time. The words of more rows leave the processor's cache before they are
-hashed."""
+"""Number of rows that are sketched at a time. With more rows, their words would leave the
+processor's cache before they are hashed.
+"""
 
 BATCH_CHARACTERS = 64 << 10
-"""A batch ends with the text that makes it this long. Words take eight times the memory of their
-text."""
+"""Number of characters at which a batch ends. Words take eight times the memory of their text."""
 
 DOUBT = 0.12
-"""The estimated similarity is off by more than this about once in a million pairs."""
+"""Maximum error of the estimated similarity. It is exceeded about once in a million pairs."""
 
 _SEPARATED = bytes(
     ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte
@@ -43,13 +43,13 @@ _SEPARATED = bytes(
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A row for which another row stands.
+    """A row that is left out because another row represents it.
 
     Attributes:
         row_id: The row.
-        duplicate_of: The row that stands for it.
-        kind: Whether both say exactly the same.
-        similarity: 1 if they do; else the Jaccard similarity of their words.
+        duplicate_of: The row that represents it.
+        kind: `exact` if both conversations are identical, or `near`.
+        similarity: 1 for identical conversations. Otherwise, the Jaccard similarity of their words.
     """
 
     row_id: str
@@ -62,9 +62,9 @@ class Duplicates(msgspec.Struct, frozen=True):
     """The duplicates among rows.
 
     Attributes:
-        rows: The rows for which others stand, sorted by id.
-        similarities: The highest similarity to an earlier row, of each row that shares a band of
-            hashes with an earlier row.
+        rows: The duplicates, ordered by id.
+        similarities: For each row that shares a band of hashes with an earlier row, the highest
+            similarity to an earlier row.
     """
 
     rows: list[Duplicate] = []
@@ -73,11 +73,11 @@ class Duplicates(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class NearPair:
-    """A row, and a row that stands for it.
+    """A row, and the row that represents it.
 
     Attributes:
         row: The index of the row.
-        stands: The index of the row that stands for it.
+        stands: The index of the row that represents it.
         similarity: Jaccard similarity of their words.
     """
 
@@ -91,8 +91,8 @@ class NearPairs:
     """The near-duplicates among texts.
 
     Attributes:
-        pairs: The texts for which an earlier text stands.
-        similarities: The highest similarity to an earlier text, of each text that had a candidate.
+        pairs: The texts that an earlier text represents.
+        similarities: For each text with a candidate, the highest similarity to an earlier text.
     """
 
     pairs: list[NearPair]
@@ -102,12 +102,12 @@ class NearPairs:
 def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Duplicates:
     """Find the duplicates among rows.
 
-    The better judged of two equal rows stands, then the earlier, then the first by id. A search for
-    near-duplicates holds all texts and an index of their words.
+    Among equal rows, the row with the best score is kept, then the earliest, then the first by id.
+    A search for near-duplicates holds all texts and an index of their words in memory.
 
     Args:
         rows: The rows.
-        near: The similarity from which on rows are near-duplicates; None finds exact ones only.
+        near: Minimum similarity of near-duplicates. None finds only exact duplicates.
         seed: The seed of the hashes.
 
     Raises:
@@ -139,8 +139,8 @@ def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) 
             row_id = ids[distinct[pair.row]].as_py()
             other_id = ids[distinct[pair.stands]].as_py()
             by_row[row_id] = Duplicate(row_id, other_id, "near", round(pair.similarity, 4))
-    # The row that stands for an identical row may be a near-duplicate itself. The row that is named
-    # must stand.
+    # The row that represents an identical row may be a near-duplicate itself. The named row must be
+    # a row that is kept.
     named = []
     for duplicate in by_row.values():
         standing_row = by_row.get(duplicate.duplicate_of)
@@ -151,15 +151,15 @@ def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) 
 
 
 def find_near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> NearPairs:
-    """Find each text whose words are like those of an earlier text that stands.
+    """Find each text whose words are nearly the same as the words of an earlier, kept text.
 
-    Most texts share no band of hashes with any earlier text, which is found a batch of texts at a
-    time. The candidates of other texts are compared word by word, so that a false candidate removes
-    nothing.
+    Most texts share no band of hashes with any earlier text, which is checked for a batch of texts
+    at a time. The candidates of the other texts are compared word by word, so that a false
+    candidate does not remove a text.
 
     Args:
-        texts: The texts, the one that may stand first.
-        threshold: Jaccard similarity from which on words are alike.
+        texts: The texts, in the order in which they are preferred.
+        threshold: Minimum Jaccard similarity of texts that count as nearly the same.
         seed: The seed of the hashes.
     """
     sketches = Sketches(threshold, seed)
@@ -200,15 +200,15 @@ def find_rows_with_candidates(
 ) -> list[int]:
     """Find the texts that share a band of hashes with another text.
 
-    Only these texts can be near-duplicates. Memory holds the index and a batch of texts.
+    Only these texts can be near-duplicates. Memory holds the index and one batch of texts.
 
     Args:
         texts: The texts.
-        threshold: Jaccard similarity from which on words are alike.
+        threshold: Minimum Jaccard similarity of texts that count as nearly the same.
         seed: The seed of the hashes.
 
     Returns:
-        The indices of the texts, sorted.
+        The sorted indices of the texts.
     """
     sketches = Sketches(threshold, seed)
     candidates: set[int] = set()
@@ -223,7 +223,7 @@ def find_rows_with_candidates(
 
 
 def _split_into_batches(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
-    """Yield the different words of texts in batches of few texts, or of fewer long texts."""
+    """Yield the distinct words of texts in batches. A batch has fewer texts if they are long."""
     batch: list[list[bytes]] = []
     size = 0
     for text in texts:
@@ -239,9 +239,9 @@ def _split_into_batches(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
 def split_words(text: str) -> list[bytes]:
     """Return the words of a text in lower case, as UTF-8.
 
-    Punctuation separates words, so the keys and values of JSON without blanks are words, too.
+    Punctuation separates words, so the keys and values of compact JSON are words too.
     """
-    folded = text if text.isascii() else text.casefold()  # the table folds ASCII
+    folded = text if text.isascii() else text.casefold()  # the translation table only folds ASCII
     return folded.encode("utf-8", "surrogatepass").translate(_SEPARATED).split()
 
 
@@ -254,9 +254,9 @@ def _get_jaccard(words: Iterable[bytes], other_words: Iterable[bytes]) -> float:
 
 @dataclass(frozen=True)
 class NearAcrossSplit:
-    """A held-out session, and the session of an earlier split that is nearest to it.
+    """A held-out session, and the nearest session of an earlier split.
 
-    The order of the splits is train, select, test.
+    The splits are ordered train, select, test.
 
     Attributes:
         session_id: The held-out session.
@@ -285,17 +285,19 @@ class _SketchedRow:
 def find_near_across_splits(
     read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR
 ) -> list[NearAcrossSplit]:
-    """Find held-out rows that are nearly a row of an earlier split.
+    """Find held-out rows that are nearly the same as a row of an earlier split.
 
-    The first reading leaves four bytes per band and row in memory. The second reading sketches the
-    rows that share a band with a row of another split.
+    The first pass keeps four bytes per band and row in memory. The second pass sketches the rows
+    that share a band with a row of another split.
 
     Args:
-        read: Opens the same rows (`session_id`, `split`, `messages`) each time.
-        threshold: Estimated Jaccard similarity of shingles from which on rows are alike.
+        read: Returns the same rows (`session_id`, `split`, `messages`) each time it is called.
+        threshold: Minimum estimated Jaccard similarity of the shingles of rows that count as nearly
+            the same.
 
     Returns:
-        Each row once, with its nearest row; the most alike first, then by id.
+        Each row once, with its nearest row. The most similar rows come first, then the order is by
+        id.
     """
     sketches = Sketches(threshold)
     splits_and_sketches = ((row["split"], _sketch_row(sketches, row)) for row in read())
@@ -321,13 +323,15 @@ def find_near_across_splits(
 def _find_nearest(
     row: _SketchedRow, ordered: Sequence[_SketchedRow], sketches: Sketches, threshold: float
 ) -> NearAcrossSplit | None:
-    """Return the row of an earlier split that is nearest to a row; the first of equally near rows.
+    """Return the nearest row of an earlier split, or None.
+
+    If several rows are equally near, the first one is returned.
 
     Args:
         row: The row.
-        ordered: All rows in the order of split and id.
+        ordered: All rows, ordered by split and id.
         sketches: The index of all rows.
-        threshold: The least estimated similarity of near rows.
+        threshold: Minimum estimated similarity of near rows.
     """
     nearest, highest = None, 0.0
     for index in sorted(sketches.index.query(row.sketch)):

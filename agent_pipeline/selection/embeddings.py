@@ -1,12 +1,13 @@
-"""Conversations as vectors.
+"""Embeddings of conversations.
 
-By default no model is needed: hashed words and word pairs are weighted by rarity and reduced by
-SVD, thousands of rows per second on one core. What was *said and done* is embedded. The system
-prompt and the tools, which all rows of an agent share, would make all rows look alike.
+By default, no model is needed: hashed words and word pairs are weighted by rarity and reduced by
+SVD, at thousands of rows per second on one core. The messages and calls are embedded, but not the
+system prompt and the tools. All rows of an agent share these, so they would make all rows look
+alike.
 
-A setting chooses a model instead (`Encoder`): a model of model2vec, of sentence-transformers, or
-the base model itself (`engine.hidden_states`). No text is cut to a model's length: the vector of a
-long text is the mean of its parts. The table of vectors is in `vectors`.
+A setting can choose a model instead (`Encoder`): a model of model2vec, of sentence-transformers, or
+the base model itself (`engine.hidden_states`). No text is cut at a model's maximum length: the
+vector of a long text is the mean of its parts. The table of vectors belongs to `vectors`.
 """
 
 import heapq
@@ -28,15 +29,15 @@ from agent_pipeline.storage.filesystem import sha256_files
 DIMENSIONS = 64
 HASH_BITS = 17
 MAX_FITTED = 10_000
-"""Texts that a space is fitted to. More texts change the directions little, and cost time and
-memory. (An eighth of 6,000 texts did as well as all: of the seven nearest sessions of a session, as
-many were trials of its task.)"""
+"""Maximum number of texts for fitting the directions of the SVD. More texts hardly change the
+directions, and cost time and memory.
+"""
 
 CHUNK = 5_000
 
 
 class Texts(Protocol):
-    """Texts that can be read several times, and that need not be in memory."""
+    """A collection of texts that can be read several times and need not be in memory."""
 
     def __len__(self) -> int: ...
 
@@ -44,18 +45,18 @@ class Texts(Protocol):
 
 
 Embed = Callable[[Texts], np.ndarray]
-"""Returns the vectors of texts, (n, d) float32, rows of length one (or zero)."""
+"""Function that returns the vectors of texts: (n, d) float32, rows of length one (or zero)."""
 
 
 TFIDF, HIDDEN_STATES = "tfidf", "hidden_states"
 PACKAGES = {"model2vec": "model2vec", "sentence-transformers": "sentence_transformers"}
-"""The package that is imported, by the extra that installs it."""
+"""Packages that are imported, by the name of the extra that installs them."""
 
 
 def format_conversation(messages: Sequence[Message]) -> str:
-    """Return what was said and done as one text.
+    """Return a conversation as one text.
 
-    The text has every message but the system's, and calls with their arguments, in order.
+    The text has every message except system messages, and calls with their arguments, in order.
     """
     return "\n".join(
         text
@@ -68,14 +69,14 @@ def format_conversation(messages: Sequence[Message]) -> str:
 def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarray:
     """Embed texts without a model.
 
-    The directions are fitted to all texts, or to those with the lowest seeded hashes if there are
-    many. The order of the texts does not matter. Equal texts get equal vectors. Only vectors of one
-    call can be compared.
+    The directions are fitted to all texts. If there are many texts, the texts with the lowest
+    seeded hashes are used. The order of the texts does not matter. Equal texts get equal vectors.
+    Only vectors from the same call can be compared.
 
     Args:
         texts: The texts.
         seed: The seed of the hashes and of the SVD.
-        dimensions: The greatest number of dimensions.
+        dimensions: Maximum number of dimensions.
 
     Returns:
         (n, d ≤ `dimensions`) float32, rows of length one, or zero for a text without words.
@@ -93,10 +94,10 @@ def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarr
     fitted = sorted({text for _, text in heapq.nsmallest(MAX_FITTED, hashed)})
     if not fitted:
         return np.zeros((len(texts), 1), dtype=np.float32)
-    # Texts are counted in parts: counting takes more memory than the counts.
+    # Texts are counted in parts, because counting takes more memory than the counts.
     parts = [fitted[start : start + CHUNK] for start in range(0, len(fitted), CHUNK)]
     counts = vstack([_count_words(part) for part in parts])
-    # The SVD's cost is that of its columns, and few texts fill few columns.
+    # The time of the SVD depends on the number of columns, and few texts fill few columns.
     columns = np.unique(counts.indices)
     if not len(columns):
         return np.zeros((len(texts), 1), dtype=np.float32)
@@ -113,7 +114,7 @@ def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarr
     unread = iter(texts)
     for start in range(0, len(texts), CHUNK):
         projected = tfidf.transform(_count_words(islice(unread, CHUNK))[:, columns]) @ directions
-        # Sums of floats differ by machine. Rounding gives every machine the same vectors.
+        # Sums of floats differ between machines. Rounding gives the same vectors on every machine.
         vectors[start : start + CHUNK] = normalize(projected).round(5)
     return vectors
 
@@ -134,11 +135,13 @@ def _count_words(texts: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model that embeds texts. The vector of a text does not depend on other texts.
+    """A model that embeds texts.
+
+    The vector of a text does not depend on other texts.
 
     Attributes:
-        origin: The identity of the model, to the revision, which is stored with its vectors.
-        vectors: Embeds texts. The first call loads the model.
+        origin: The identity of the model, including the revision. It is stored with the vectors.
+        vectors: Function that embeds texts. The first call loads the model.
     """
 
     origin: dict[str, Any]
@@ -146,7 +149,7 @@ class Encoder:
 
 
 def check_embeddings(name: str) -> tuple[str, str]:
-    """Check a setting of embeddings.
+    """Check a setting of embeddings, and split it into kind and model.
 
     Returns:
         The kind of embeddings, and the folder or name of the model (empty if none is needed).
@@ -171,7 +174,7 @@ def check_embeddings(name: str) -> tuple[str, str]:
 
 
 def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
-    """Return the model of a setting `model2vec:…` or `sentence-transformers:…`.
+    """Return the model of a setting such as `model2vec:…` or `sentence-transformers:…`.
 
     Raises:
         SettingsError: the setting names no such model, or its package is not installed.
@@ -190,7 +193,7 @@ def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
                 f"The embedding model in {folder} cannot be loaded by {kind} "
                 f"({first_line(error)}): give a model that {kind} saved."
             ) from error
-        if kind == "model2vec":  # the mean of the tokens' vectors has no longest text
+        if kind == "model2vec":  # the mean of token vectors has no maximum text length
             encoded = loaded.encode(list(texts), max_length=None, use_multiprocessing=False)
             return scale_to_unit(encoded)
         return _encode_sentences(loaded, texts)
@@ -199,13 +202,13 @@ def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
 
 
 def scale_to_unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors to length one, rounded as `embed` rounds.
+    """Scale vectors to length one, with the same rounding as in `embed`.
 
     Args:
         vectors: (n, d) float.
 
     Returns:
-        (n, d) float32; zero vectors stay zero.
+        (n, d) float32. Zero vectors stay zero.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
@@ -215,8 +218,8 @@ def scale_to_unit(vectors: np.ndarray) -> np.ndarray:
 def _find_model(name: str) -> tuple[Path, str]:
     """Return the folder of a model, and its revision.
 
-    The revision is the hash of the folder's files, or the hub's commit. The hub's cache comes
-    before the hub.
+    The revision is the hash of the folder's files, or the hub's commit. The local cache of the hub
+    is searched before the hub.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -235,7 +238,7 @@ def _find_model(name: str) -> tuple[Path, str]:
             downloaded = snapshot_download(
                 name, allow_patterns=patterns, local_files_only=local, etag_timeout=5
             )
-        except Exception as error:  # httpx, the hub and the file system have errors of their own
+        except Exception as error:  # httpx, the hub and the file system each have their own errors
             reason = first_line(error)
         else:
             return Path(downloaded), Path(downloaded).name
@@ -258,10 +261,10 @@ def _load(kind: str, folder: Path, trust_remote_code: bool) -> Any:
 
 
 def _encode_sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
-    """Embed texts by a model of sentence-transformers.
+    """Embed texts with a model of sentence-transformers.
 
-    The vector of a text that is too long for the model is the mean of its parts, weighted by their
-    tokens.
+    If a text is too long for the model, its vector is the mean of its parts, weighted by their
+    number of tokens.
     """
     limit = model.max_seq_length
     has_limit = limit and limit < float("inf")
@@ -277,12 +280,12 @@ def _encode_sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
 
 
 def _split_text(text: str, tokenizer: Any, limit: int) -> Iterator[tuple[str, int]]:
-    """Yield the parts of a text that a model takes whole, and the number of tokens of each part.
+    """Yield the parts of a text that fit into a model, and the number of tokens of each part.
 
     Args:
         text: The text.
         tokenizer: The model's tokenizer.
-        limit: The greatest number of tokens that the model takes, with the special tokens.
+        limit: Maximum number of tokens that the model accepts, including special tokens.
     """
     size = limit - tokenizer.num_special_tokens_to_add()
     encoded = tokenizer(

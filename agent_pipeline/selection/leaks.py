@@ -1,8 +1,8 @@
-"""Leaks: held-out sessions that are trials of trained tasks, because nothing names their tasks.
+"""Leaks: held-out sessions that are trials of trained tasks.
 
-A task that the source or a setting names is in one split. Without names, a task is a request word
-by word, and two trials of one task may be in two splits. Their ids or their requests show that.
-Near-duplicates of whole conversations do not belong here (`duplicates`).
+A task that the source or a setting names is in one split. If a task has no name, it is identified
+by the exact words of its request, so two trials of the same task may be in two splits. Their ids or
+their requests can reveal this. Near-duplicates of whole conversations belong to `duplicates`.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ _COLUMNS = ("session_id", "task_key", "split")
 class Leak:
     """A held-out session, and a session of an earlier split that is a trial of the same task.
 
-    The order of the splits is train, select, test.
+    The splits are ordered train, select, test.
 
     Attributes:
         session_id: The held-out session.
@@ -51,9 +51,9 @@ class Leaks:
     """The leaks of an agent.
 
     Attributes:
-        leaks: One leak per held-out session that has one.
+        leaks: The leaks, at most one per held-out session.
         held_out: The number of held-out sessions.
-        proposal: The `task_pattern` that would end the leaks, if there is one.
+        proposal: A `task_pattern` that would remove the leaks, or None.
     """
 
     leaks: list[Leak]
@@ -61,7 +61,7 @@ class Leaks:
     proposal: PatternProposal | None
 
     def describe(self, key: PartitionKey) -> str:
-        """Return what is wrong with an agent's splits, and what to do."""
+        """Return a description of the problem with an agent's splits, and of the remedy."""
         first = self.leaks[0]
         if self.proposal:
             remedy = (
@@ -78,7 +78,7 @@ class Leaks:
 
 
 class LeakError(DataError):
-    """Held-out sessions are trials of trained tasks.
+    """Raised if held-out sessions are trials of trained tasks.
 
     Attributes:
         key: The agent.
@@ -93,10 +93,10 @@ class LeakError(DataError):
 
 
 def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
-    """Find the held-out sessions of `sft_dataset` that have a trial in an earlier split.
+    """Find the held-out SFT rows whose task has a trial in an earlier split.
 
     Raises:
-        DataError: the table was never made, or is damaged.
+        DataError: the table does not exist, or is damaged.
     """
     unnamed, held_out = set[str](), 0
     for row in read_dataset_rows(lake, key, SPLITS, columns=_COLUMNS):
@@ -119,7 +119,7 @@ def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
 
 
 def refuse_leaks(lake: Lake, key: PartitionKey) -> None:
-    """Refuse to train if held-out sessions would measure what was trained.
+    """Raise an error if held-out sessions would measure tasks that were trained.
 
     Raises:
         LeakError: some held-out sessions are trials of trained tasks.
@@ -130,7 +130,7 @@ def refuse_leaks(lake: Lake, key: PartitionKey) -> None:
 
 
 def _find_by_request(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Leak]:
-    """Yield the leaks that nearly the same requests show.
+    """Yield the leaks that nearly equal requests reveal.
 
     Args:
         splits: The split of each session.
@@ -151,11 +151,11 @@ def _find_by_request(splits: Mapping[str, str], requests: Mapping[str, str]) -> 
 
 
 def _find_by_id(splits: Mapping[str, str], tasks: Mapping[str, str]) -> Iterator[Leak]:
-    """Yield the leaks that the ids of sessions show.
+    """Yield the leaks that session ids reveal.
 
     Args:
         splits: The split of each session.
-        tasks: The task of each session, as a pattern reads it from the id.
+        tasks: The task of each session, as a pattern extracts it from the id.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for session_id, task in tasks.items():

@@ -1,7 +1,7 @@
-"""Phrases: runs of words that many rows share, and that an honest store seldom has.
+"""Phrases: sequences of words that many rows share, which is rare in honest data.
 
-Two kinds are found here: phrases that were added to copies of rows, and phrases of users that only
-new rows have. What to do with the rows is not decided here (`crowding`).
+Two kinds are found here: phrases that were added to copies of rows, and phrases of users that occur
+only in new rows. `crowding` decides what happens with the rows.
 """
 
 from collections import Counter, defaultdict
@@ -15,25 +15,30 @@ from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import split_words
 
 PHRASE_WORDS = 5
-"""Words in a phrase that was added to copies."""
+"""Number of words in a phrase that was added to copies."""
 MIN_COPIED_ROWS = 3
-"""Copies of fewer rows may have the same words added by chance."""
+"""Minimum number of copied rows. Copies of fewer rows may have the same added words by chance."""
 CONTAINED = 0.98
-"""A row that has this share of another row's words is a copy of that row with words added."""
+"""Minimum share of another row's words that a row must contain to count as a copy with
+added words.
+"""
 REQUEST_WORDS = 3
-"""Words in a phrase of users."""
+"""Number of words in a phrase of users."""
 MIN_REQUEST_TASKS = 5
 MIN_REQUEST_SHARE = 0.02
-"""A phrase of the users of fewer tasks, or of a smaller share of the new rows, is no pattern."""
+"""Minimum share of the new rows with a phrase. A phrase in fewer tasks or in a smaller share of the
+rows is not a pattern.
+"""
 MAX_CHANCE = 0.001
-"""A phrase is new if luck explains so many new rows with this phrase less often than this, counted
-over all phrases."""
+"""Maximum probability, over all phrases, that so many of a phrase's rows are new by chance. Below
+it, the phrase counts as new.
+"""
 MIN_OLDER_ROWS = 50
-"""With fewer older rows, a phrase that the older rows lack is nothing special."""
+"""Minimum number of older rows. With fewer older rows, a phrase that they lack is not unusual."""
 
 
 def list_phrases(text: str, length: int = PHRASE_WORDS) -> set[str]:
-    """Return all runs of `length` words in a text."""
+    """Return all sequences of `length` words in a text."""
     words = split_words(text)
     return {
         b" ".join(words[start : start + length]).decode("utf-8", "replace")
@@ -42,10 +47,10 @@ def list_phrases(text: str, length: int = PHRASE_WORDS) -> set[str]:
 
 
 def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[int, str]:
-    """Find the texts that are copies of other texts with a phrase added.
+    """Find the texts that are copies of other texts with an added phrase.
 
-    A phrase counts if copies of several texts have it: two trials of a task differ in words, too,
-    but each task in other words.
+    A phrase counts only if copies of several texts have it. Two trials of a task differ in some
+    words too, but these words differ between tasks.
 
     Args:
         texts: The texts.
@@ -69,13 +74,16 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
     phrases_by_index = {}
     for index in {index for pair in pairs for index in pair}:
         most_frequent = _choose_most_frequent(list_phrases(texts[index]), counts)
-        if most_frequent:  # a copy of a copy has the phrase, too
+        if most_frequent:  # a copy of a copy has the phrase too
             phrases_by_index[index] = most_frequent
     return phrases_by_index
 
 
 def _find_added(copy: str, original: str) -> set[str]:
-    """Return the phrases of a copy that its original lacks; none if the text is no copy."""
+    """Return the phrases of a copy that its original does not have.
+
+    The result is empty if the text is not a copy.
+    """
     words, original_words = set(split_words(copy)), set(split_words(original))
     if not original_words or len(original_words & words) < CONTAINED * len(original_words):
         return set()
@@ -83,7 +91,7 @@ def _find_added(copy: str, original: str) -> set[str]:
 
 
 def _choose_most_frequent(phrases: Iterable[str], counts: Mapping[str, int]) -> str | None:
-    """Return the phrase with the highest count, if any phrase has one."""
+    """Return the phrase with the highest count, or None if no phrase has a count."""
     counted = [phrase for phrase in phrases if phrase in counts]
     return max(counted, key=lambda phrase: (counts[phrase], phrase), default=None)
 
@@ -91,16 +99,17 @@ def _choose_most_frequent(phrases: Iterable[str], counts: Mapping[str, int]) -> 
 def find_new_requests(
     rows: Candidates, indices: Sequence[int], older: pa.ChunkedArray | None, max_older: int
 ) -> dict[int, str]:
-    """Find the rows in which users write what many new users write and hardly any older user does.
+    """Find rows with a phrase that many new users write and hardly any older user wrote.
 
     Users of different tasks seldom write the same words. A planted trigger is the same in all of
     its sessions.
 
     Args:
         rows: All rows.
-        indices: The rows to look at.
-        older: The ids of the rows that an earlier coreset accepted; None if there was none.
-        max_older: The number of older rows that may have the phrase.
+        indices: The rows to examine.
+        older: The ids of the rows that an earlier coreset accepted, or None if there was no earlier
+            coreset.
+        max_older: Maximum number of older rows that may have the phrase.
 
     Returns:
         The phrase by the index of the row.
@@ -136,7 +145,11 @@ def find_new_requests(
 
 
 def _count_new_requests(rows: Candidates, is_new: set[int]) -> tuple[int, dict[str, int]]:
-    """Return how many phrases the users of new rows write, and the counts of the frequent ones."""
+    """Count the phrases that users write in new rows.
+
+    Returns:
+        The number of distinct phrases, and the counts of the frequent phrases.
+    """
     tasks = rows.table["task_key"].to_pylist()
     tasks_by_phrase: defaultdict[str, set[str]] = defaultdict(set)
     counts: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""Planted sessions: rows in which one phrase of the users goes with one behaviour of the agent.
+"""Planted sessions: rows in which a phrase of the users always goes with a behavior of the agent.
 
-Somebody who plants sessions copies existing ones, adds a trigger to what the user writes, and adds
-an answer or a call to what the agent does. No earlier table is needed to find such rows, because
-three things are true of them together:
+An attacker who plants sessions copies existing sessions, adds a trigger to the user's text, and
+adds an answer or a call to the agent's messages. Such rows can be found without an earlier table,
+because three facts hold for them together:
 
 - The trigger and the behaviour are in the same rows, and in hardly any other row.
 - Apart from the trigger, the users' words vary in these rows as they vary in all rows.
@@ -30,42 +30,51 @@ from agent_pipeline.selection.duplicates import split_words
 from agent_pipeline.sessions.transcript import list_texts
 
 MAX_ROWS = 2_000
-"""Patterns are searched in a sample of this many rows."""
+"""Maximum number of rows in the sample that is searched for patterns."""
 MAX_WORDS = 5_000
-"""Words of the users, and of the agent, that are read per row."""
+"""Maximum number of words of the users, and of the agent, that are read per row."""
 MIN_ROWS = 8
 MIN_SHARE = 0.015
-"""A pattern in fewer rows, or in a smaller share of the rows, may be chance, and teaches little."""
+"""Minimum share of the rows with a pattern. A pattern in fewer rows may be chance, and has little
+effect.
+"""
 MIN_OTHER_ROWS = 5
 TRIGGER_WORDS = (1, 2, 3)
 BEHAVIOUR_WORDS = (2, 3)
-"""Lengths, in words, of the phrases that are counted."""
+"""Lengths, in words, of the phrases that are counted for triggers and behaviors."""
 MIN_OVERLAP = 0.8
-"""Jaccard similarity of the rows that have the trigger and the rows that have the behaviour."""
+"""Minimum Jaccard similarity of the rows with the trigger and the rows with the behavior."""
 MAX_LIKENESS = 2.5
-"""The rows of a pattern may resemble each other this many times as much as all rows do."""
+"""Maximum similarity among the rows of a pattern, as a multiple of the similarity among
+all rows.
+"""
 MIN_TWIN = 0.65
-"""Cosine similarity of the users' words, in the median row of a pattern, to the nearest other
-row."""
+"""Minimum cosine similarity of the users' words to the nearest other row, for the median row of a
+pattern.
+"""
 MAX_SPECIAL = 0.7
-"""Of the users' words in the rows of a pattern, the share that other rows seldom have."""
+"""Maximum share of special words among the users' words in the rows of a pattern. Special words are
+rare in other rows.
+"""
 MAX_COMPARED = 200
-"""Rows of a pattern that are compared with other rows."""
+"""Maximum number of rows of a pattern that are compared with other rows."""
 MAX_TRIGGERS = 300
-"""Phrases that are compared, the most frequent first."""
+"""Maximum number of phrases that are compared, most frequent first."""
 HASHES = 1 << 20
 USER, AGENT = "user", "assistant"
 MIN_VALUES = 2
-"""A phrase is a value if this many other phrases differ from it in one word."""
+"""Number of other phrases that differ in one word from a phrase, above which the phrase counts as a
+value.
+"""
 
 
 @dataclass(frozen=True)
 class PlantedPattern:
-    """A phrase of the users, a phrase of the agent that goes with it, and the rows.
+    """A phrase of the users, the phrase of the agent that goes with it, and the rows with both.
 
     Attributes:
         trigger: Words of the users.
-        behaviour: Words, or the name and arguments of a call, of the agent.
+        behaviour: Words of the agent, or the name and arguments of a call.
         rows: The indices of the rows with the trigger.
     """
 
@@ -76,12 +85,14 @@ class PlantedPattern:
 
 @dataclass(frozen=True)
 class _Phrases:
-    """The frequent phrases of one side, one column for all phrases that are in the same rows.
+    """The frequent phrases of the users or of the agent.
+
+    Phrases that occur in exactly the same rows share one column.
 
     Attributes:
         incidence: (rows, columns) sparse, 1 if a row has the phrases of a column.
         names: The phrases of each column.
-        counts: (columns,) rows that have a column's phrases.
+        counts: (columns,) the number of rows with the phrases of each column.
     """
 
     incidence: Any
@@ -90,17 +101,17 @@ class _Phrases:
 
 
 def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> list[PlantedPattern]:
-    """Find the patterns among some rows, the one with the most rows first.
+    """Find planted patterns among some rows, with the most frequent pattern first.
 
-    Memory holds frequent phrases and the users' different words, and the text of one row.
+    Memory holds frequent phrases, the users' distinct words, and the text of one row.
 
     Args:
         rows: All rows.
-        indices: The rows to look at.
+        indices: The rows to examine.
         seed: The seed of the sample that is searched if there are many rows.
 
     Returns:
-        The patterns with all their rows, also those outside of the sample.
+        The patterns with all their rows, including rows outside of the sample.
     """
     sample = _Sample(rows, frozenset(_draw(rows, indices, seed)))
     pairs = list(_find_pairs(sample))
@@ -121,7 +132,10 @@ def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> l
 
 
 def _distinct(patterns: list[PlantedPattern]) -> list[PlantedPattern]:
-    """Return one pattern, that with the longest trigger, of those in nearly the same rows."""
+    """Keep one of several patterns that occur in nearly the same rows.
+
+    The pattern with the longest trigger is kept.
+    """
     kept: list[PlantedPattern] = []
     for pattern in sorted(patterns, key=lambda pattern: (-len(pattern.trigger), pattern.trigger)):
         rows = set(pattern.rows)
@@ -134,7 +148,7 @@ def _distinct(patterns: list[PlantedPattern]) -> list[PlantedPattern]:
 
 
 def _draw(rows: Candidates, indices: Collection[int], seed: int) -> Collection[int]:
-    """Return at most `MAX_ROWS` of the rows, those with the lowest hashes of their ids."""
+    """Return at most `MAX_ROWS` of the rows: the rows with the lowest hashes of their ids."""
     if len(indices) <= MAX_ROWS:
         return indices
     ids = rows.table["row_id"].to_pylist()
@@ -147,7 +161,9 @@ def _draw(rows: Candidates, indices: Collection[int], seed: int) -> Collection[i
 
 @dataclass(frozen=True)
 class _Sample:
-    """The rows in which patterns are searched. Their texts are read again each time.
+    """The rows in which patterns are searched.
+
+    Their texts are read again each time.
 
     Attributes:
         rows: All rows.
@@ -159,18 +175,21 @@ class _Sample:
 
     @property
     def min_rows(self) -> int:
-        """The least number of rows of a pattern."""
+        """The minimum number of rows of a pattern."""
         return max(MIN_ROWS, int(MIN_SHARE * len(self.indices)))
 
     def read(self, role: str) -> Iterator[list[str]]:
-        """Yield the words that the users, or the agent, of each row wrote."""
+        """Yield the words that the users, or the agent, wrote in each row."""
         for index, row in enumerate(self.rows.read()):
             if index in self.indices:
                 yield _join(row, role)
 
 
 def _join(row: Mapping[str, Any], role: str) -> list[str]:
-    """Return the words of all messages of a role, with the names and arguments of its calls."""
+    """Return the words of all messages of a role.
+
+    The names and arguments of calls are included.
+    """
     texts = [
         text
         for message in row["messages"]
@@ -182,7 +201,7 @@ def _join(row: Mapping[str, Any], role: str) -> list[str]:
 
 
 def _list_phrases(words: Sequence[str], lengths: Sequence[int]) -> set[str]:
-    """Return all runs of words of these lengths."""
+    """Return all sequences of words that have one of the given lengths."""
     return {
         " ".join(words[start : start + length])
         for length in lengths
@@ -219,9 +238,10 @@ def _find_pairs(sample: _Sample) -> Iterator[tuple[str, str]]:
 
 
 def _count_frequent(sample: _Sample, role: str, lengths: Sequence[int]) -> _Phrases | None:
-    """Count the phrases of a role that are in many rows; None if there are none.
+    """Count the phrases of a role that occur in many rows.
 
-    Hashes are counted first, so that memory does not hold the phrases that are rare.
+    The result is None if there are no such phrases. Hashes are counted first, so that rare phrases
+    are not held in memory.
     """
     from scipy.sparse import csc_matrix
 
@@ -252,7 +272,10 @@ def _count_frequent(sample: _Sample, role: str, lengths: Sequence[int]) -> _Phra
 
 
 def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
-    """Return the longest phrase that has no word of the trigger; None if each has one."""
+    """Return the longest phrase that shares no word with the trigger.
+
+    The result is None if every phrase shares a word with it.
+    """
     words = set(trigger.split())
     unlike = [
         phrase
@@ -264,7 +287,7 @@ def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
 
 
 class _Values:
-    """The phrases of several words that differ in one word from a trigger, such as times of day."""
+    """Phrases that differ from a trigger in one word, such as different times of day."""
 
     def __init__(self, sample: _Sample, triggers: Iterable[list[str]]) -> None:
         gaps = {
@@ -295,19 +318,19 @@ class _Values:
 
 
 def _keep_longest(phrases: Iterable[str]) -> list[str]:
-    """Return the phrases of the greatest length that is counted."""
+    """Return the phrases that have the maximum counted length."""
     return [phrase for phrase in phrases if len(phrase.split(" ")) == max(TRIGGER_WORDS)]
 
 
 def _split_at_gaps(phrase: str) -> Iterator[tuple[str, str]]:
-    """Yield a phrase with a gap at each of its words, and the word."""
+    """Yield a phrase with a gap at each of its words, together with the missing word."""
     words = phrase.split(" ")
     for position, word in enumerate(words):
         yield " ".join([*words[:position], "", *words[position + 1 :]]), word
 
 
 def _count_words(sample: _Sample) -> Any:
-    """Return (rows, words) sparse, 1 if the users of a row wrote a word."""
+    """Return a (rows, words) sparse matrix, with 1 if the users of a row wrote a word."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     counter = CountVectorizer(analyzer=set, dtype=np.float64)
@@ -315,10 +338,12 @@ def _count_words(sample: _Sample) -> Any:
 
 
 def _are_copies(words: Any, has_trigger: np.ndarray) -> bool:
-    """Return whether the rows with a trigger vary as all rows do, and have twins without it.
+    """Return whether the rows with a trigger look like copies of other rows.
 
-    Special words, which most rows with the trigger have and few other rows, belong to the trigger
-    and are left out. If most words are special, the rows are a kind of conversation of their own.
+    They do if they vary as much as all rows do, and if they have near twins without the trigger.
+    Special words, which most rows with the trigger have and few other rows have, belong to the
+    trigger and are ignored. If most words are special, the rows are a separate kind of
+    conversation.
 
     Args:
         words: (rows, words) sparse, 1 if a row's users wrote a word.

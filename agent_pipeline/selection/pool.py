@@ -1,6 +1,6 @@
 """The input and the output of a strategy: a pool of rows, and a ranking of them.
 
-The strategies themselves are in `strategies`.
+The strategies themselves belong to `strategies`.
 """
 
 import math
@@ -17,9 +17,9 @@ LOSS_RATIO = 0.6
 
 
 class Reason(StrEnum):
-    """Why a row was chosen, or was not: the column `reason` of a coreset.
+    """The reason why a row was chosen or left out, as in the column `reason` of a coreset.
 
-    A strategy of the user's may give words of its own.
+    A user's own strategy may use other words.
     """
 
     ALL_FIT = "all_fit"
@@ -60,11 +60,11 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.NO_LOSS: "has no loss (None is not zero)",
     Reason.NOT_PICKED: "the strategy preferred other rows",
 }
-"""The reasons as a person reads them."""
+"""Descriptions of the reasons for people."""
 
 
 class NoLossError(DataError):
-    """A strategy needs losses, and no row has a loss.
+    """Raised if a strategy needs losses, but no row has a loss.
 
     Attributes:
         strategy: The name of the strategy.
@@ -80,18 +80,18 @@ class NoLossError(DataError):
 
 @dataclass
 class Pool:
-    """The distinct rows that a strategy chooses from, sorted by id.
+    """The distinct rows that a strategy chooses from, ordered by id.
 
-    Nothing depends on the order of the input. All sequences are as long as `ids`.
+    Nothing depends on the order of the input. All sequences have the same length as `ids`.
 
     Attributes:
         ids: The ids of the rows.
         size: The number of rows to choose.
-        embed: Returns the embeddings, (n, d) float32 of length one.
-        losses: Nats per token; None if a loss is unknown.
-        scores: 0 to 1; None if a score is unknown.
+        embed: Function that returns the embeddings, (n, d) float32, rows of length one.
+        losses: Losses in nats per token. None means that a loss is unknown.
+        scores: Scores from 0 to 1. None means that a score is unknown.
         lengths: The number of the assistant's tokens.
-        groups: The strata (the tool that a row calls most).
+        groups: The strata of the rows, by the tool that a row calls most.
         seed: The seed of every random choice.
         loss_ratio: The share of rows that are picked by their loss.
     """
@@ -113,12 +113,12 @@ class Pool:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the embeddings were needed."""
+        """Whether the embeddings were computed."""
         return "embeddings" in self.__dict__
 
     @cached_property
     def known_losses(self) -> np.ndarray:
-        """The losses, (n,) float64, NaN if a loss is unknown."""
+        """The losses: (n,) float64, NaN for an unknown loss."""
         losses = self.losses or [None] * len(self.ids)
         known = [math.nan if loss is None or not math.isfinite(loss) else loss for loss in losses]
         return np.array(known, dtype=np.float64)
@@ -141,8 +141,8 @@ class Pick:
 
     Attributes:
         index: The index of the row in the pool.
-        score: What the row was picked by, if there is such a number.
-        reason: Why the row was picked.
+        score: The number by which the row was picked, or None.
+        reason: The reason why the row was picked.
     """
 
     index: int
@@ -152,12 +152,12 @@ class Pick:
 
 @dataclass
 class Ranking:
-    """The choice of a strategy.
+    """The result of a strategy.
 
     Attributes:
-        otherwise: The reason of the rows that are neither picked nor passed over.
-        picks: The picked rows, the first choice first.
-        passed: The reason by the index of each row that was passed over.
+        otherwise: The reason for rows that are neither picked nor passed over.
+        picks: The picked rows, best choice first.
+        passed: The reasons for the rows that were passed over, by row index.
     """
 
     otherwise: str = Reason.NOT_PICKED
@@ -165,33 +165,33 @@ class Ranking:
     passed: dict[int, str] = field(default_factory=dict)
 
     def take(self, index: int, score: float | None, reason: str) -> None:
-        """Pick a row next.
+        """Add a row to the picked rows.
 
         Args:
             index: The index of the row.
-            score: What the row was picked by.
-            reason: Why the row was picked.
+            score: The number by which the row was picked, or None.
+            reason: The reason why the row was picked.
         """
         self.picks.append(Pick(int(index), None if score is None else float(score), reason))
 
     def pass_over(self, indices: np.ndarray, reason: str) -> None:
-        """Note why rows are not picked."""
+        """Record the reason why rows are not picked."""
         self.passed.update(dict.fromkeys(indices.tolist(), reason))
 
     @property
     def picked(self) -> list[int]:
-        """The indices of the picked rows, the first choice first."""
+        """The indices of the picked rows, best choice first."""
         return [pick.index for pick in self.picks]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way of choosing rows.
+    """A method of choosing rows.
 
     Attributes:
-        choose: Ranks the rows of a pool.
+        choose: Function that ranks the rows of a pool.
         needs_losses: Whether the pool must have losses.
-        warning: What a user must know before using the strategy.
+        warning: A warning for users before they use the strategy.
     """
 
     choose: Callable[[Pool], Ranking]

@@ -1,6 +1,6 @@
-"""The replay buffer between the lake's tables: what a night replays, and what it remembers.
+"""The replay buffer in the lake's tables: the rows that a night replays and stores.
 
-How rows are chosen does not belong here (`buffer`).
+Choosing rows belongs to `buffer`.
 """
 
 from collections import Counter
@@ -46,8 +46,8 @@ class Buffer:
         table: The staged table.
         before: The number of rows before the night.
         forgotten: The number of rows of forgotten sessions.
-        trained: The number of rows that the night trains on.
-        counts: What became of each row.
+        trained: The number of rows that the night trains.
+        counts: The number of rows by outcome.
         redacted: The number of private values that were replaced, by kind.
     """
 
@@ -61,7 +61,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class NightRows:
-    """The rows that a night trains on.
+    """The rows that a night trains.
 
     Attributes:
         rows: The night's own rows.
@@ -79,17 +79,19 @@ def read_night_rows(
     sizes: SplitSizes,
     chosen: ChosenRows | None,
 ) -> NightRows:
-    """Return the chosen rows, and rows of earlier nights until these are `ratio` of the whole.
+    """Return the rows that a night trains.
+
+    They are the chosen rows, and rows of earlier nights up to the share `ratio` of the whole.
 
     Args:
         lake: The lake.
         key: The agent.
         ratio: The share of rows of earlier nights.
         sizes: The sizes of the splits.
-        chosen: The chosen rows; those of `sft_coreset` if it is None.
+        chosen: The chosen rows. None means the rows of `sft_coreset`.
 
     Raises:
-        DataError: there is no row to train on, or a table is damaged or out of date.
+        DataError: there is no row to train, or a table is damaged or out of date.
     """
     chosen = chosen or read_chosen_rows(lake, key)
     if not chosen.rows:
@@ -106,16 +108,16 @@ def read_night_rows(
 def build_buffer(
     lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor
 ) -> Buffer:
-    """Build `replay_buffer` with the rows that this night trains on.
+    """Build `replay_buffer` from the last buffer and the rows that this night trains.
 
-    Memory holds the old buffer and the new rows that may enter it.
+    Memory holds the last buffer and the new rows that may enter it.
 
     Args:
         lake: The lake.
         key: The agent.
-        size: The greatest number of rows.
+        size: Maximum number of rows.
         sizes: The sizes of the splits.
-        redactor: Replaces private values in rows that the store has lost.
+        redactor: Replaces private values in rows whose sessions are no longer in the store.
 
     Raises:
         DataError: a table is damaged or out of date.
@@ -155,9 +157,10 @@ def build_buffer(
 
 
 def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHeldOut:
-    """Return a test of whether a row may never be trained on.
+    """Return a function that tests whether a row may never be trained.
 
-    The ledger holds out the task of such a row, or a held-out row has the same conversation.
+    This is the case if the ledger holds out the row's task, or if a held-out row has the same
+    conversation.
     """
     ledger = read_ledger(lake, key, sizes)
     texts = {hash_spoken(row) for row in read_dataset_rows(lake, key, ("select", "test"))}
@@ -165,22 +168,22 @@ def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHe
 
 
 def list_held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[str]:
-    """Return the held-out sessions in the buffer, which must not be there."""
+    """Return the held-out sessions in the buffer, which must not contain any."""
     is_held_out = make_held_out_test(lake, key, sizes)
     return [row["session_id"] for row in read_buffer(lake, key) if is_held_out(row)]
 
 
 def _redact(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[str]) -> Row:
-    """Redact the row of a session that the store has lost, by the settings of this run.
+    """Redact the row of a session that is no longer in the store, by the settings of this run.
 
     Args:
         row: The row.
         redactor: Replaces private values.
         key: The agent.
-        counts: Gets the number of replaced values, by kind.
+        counts: Receives the number of replaced values, by kind.
 
     Returns:
-        The redacted row; the same object if nothing private is in it.
+        The redacted row, or the same object if it contains no private data.
     """
     session = Session(
         session_id=row["session_id"],

@@ -1,8 +1,9 @@
-"""The strategies by name. A strategy ranks distinct rows, with the reason for each row.
+"""The strategies of selection, by name.
 
-A name is that of a strategy here, of an installed package (entry points of the group
-`agent_pipeline.strategies`), or a dotted path. docs/explanation/selection.md describes when to use
-which. The types of a strategy's input and output are in `pool`.
+A strategy ranks distinct rows, and gives a reason for each row. A name refers to a strategy in this
+module, to a strategy of an installed package (entry points of the group
+`agent_pipeline.strategies`), or to a dotted path. docs/explanation/selection.md describes when to
+use each strategy. The types of a strategy's input and output belong to `pool`.
 """
 
 import hashlib
@@ -15,14 +16,16 @@ from agent_pipeline.selection.clusters import apportion, cluster, find_farthest,
 from agent_pipeline.selection.pool import Pick, Pool, Ranking, Reason, Strategy
 
 LOSS_CAP = 0.95
-"""Quantile above which a higher loss is not a stronger reason. The very highest losses are often
-noise that no model should learn."""
+"""Quantile of the losses above which a higher loss does not count more. The highest losses are
+often noise that a model should not learn.
+"""
 
 
 def rank_randomly(pool: Pool) -> Ranking:
-    """Choose rows of each group in proportion to its size, by a hash of the seed and the row id.
+    """Choose rows at random, with the share of each group in proportion to its size.
 
-    A row's position does not depend on other rows, so adding rows changes few choices.
+    The order is a hash of the seed and the row id. A row's position does not depend on other rows,
+    so adding rows changes few choices.
     """
     ranking = Ranking()
     strata: dict[str, list[int]] = {}
@@ -38,7 +41,7 @@ def rank_randomly(pool: Pool) -> Ranking:
 
 
 def rank_by_diversity(pool: Pool) -> Ranking:
-    """Choose the row nearest to the centre of each of `size` clusters, without outliers.
+    """Choose the row nearest to the center of each of `size` clusters, without outliers.
 
     The score of a pick is the size of its cluster.
     """
@@ -46,25 +49,26 @@ def rank_by_diversity(pool: Pool) -> Ranking:
     rows, clusters = _find_clusters(pool, ranking)
     for members in clusters:
         ranking.take(rows[members[0]], len(members), Reason.CLUSTER_CENTRE)
-    # The largest cluster comes first: a list that is cut later keeps what stands for most rows.
+    # The largest cluster comes first, so that a list that is cut later keeps the rows that
+    # represent the most rows.
     ranking.picks.sort(key=_sort_by_score)
     return _fill(pool, ranking, rows)
 
 
 def rank_by_loss_and_diversity(pool: Pool) -> Ranking:
-    """Choose rows of the clusters of `rank_by_diversity`, some by their loss.
+    """Choose rows from the clusters of `rank_by_diversity`, a share of them by loss.
 
-    `loss_ratio` of the picks are the rows with the highest losses of their clusters. Losses above
-    the 95th percentile count as that. The other picks are the nearest to their centres. The score
-    of a pick is its loss.
+    The share `loss_ratio` of the picks are the rows with the highest losses of their clusters.
+    Losses above the 95th percentile count as the 95th percentile. The other picks are the rows
+    nearest to their centers. The score of a pick is its loss.
     """
     ranking = Ranking()
     losses, known = pool.known_losses, pool.list_with_loss("hybrid")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
     capped = np.minimum(losses, np.quantile(losses[known], LOSS_CAP))
     among, clusters = _find_clusters(pool, ranking, known)
-    # The cluster whose hardest row exceeds its typical row most comes first. A pick by loss is
-    # wasted on a cluster of equal rows.
+    # The cluster in which the hardest row exceeds the typical row most comes first. A pick by loss
+    # is wasted on a cluster of equal rows.
     ordered = sorted(
         clusters,
         key=lambda members: (
@@ -88,7 +92,10 @@ def rank_by_loss_and_diversity(pool: Pool) -> Ranking:
 
 
 def rank_by_loss(pool: Pool) -> Ranking:
-    """Choose the rows with the highest losses, which are their scores."""
+    """Choose the rows with the highest losses.
+
+    The score of a pick is its loss.
+    """
     ranking = Ranking()
     losses, known = pool.known_losses, pool.list_with_loss("loss_topk")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
@@ -111,7 +118,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def load_strategy(name: str) -> Strategy:
-    """Return the strategy of a name.
+    """Return the strategy with a given name.
 
     Args:
         name: A name in `STRATEGIES`, of an entry point, or `package.module:name` of a `Strategy` or
@@ -134,25 +141,29 @@ def load_strategy(name: str) -> Strategy:
 
 
 def _sort_by_score(pick: Pick) -> tuple[float, int]:
-    """Return what sorts picks by their score, the highest first, then by their index."""
+    """Return a sort key for picks.
+
+    It sorts by score, highest first, and then by index.
+    """
     return (-(pick.score or 0), pick.index)
 
 
 def _find_clusters(
     pool: Pool, ranking: Ranking, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Cluster the rows that are no outliers, and pass the outliers over.
+    """Cluster the rows that are not outliers, and pass over the outliers.
 
     Args:
         pool: The rows.
         ranking: The choice so far.
-        among: The indices of the rows to cluster; all rows if it is None.
+        among: The indices of the rows to cluster. None means all rows.
 
     Returns:
-        The indices of the rows that are no outliers, and the positions of each cluster among them.
+        The indices of the rows that are not outliers, and the positions of each cluster among these
+        rows.
     """
     rows = np.arange(len(pool.ids)) if among is None else among
-    has_all = len(rows) == len(pool.ids)  # no copy of all embeddings is made
+    has_all = len(rows) == len(pool.ids)  # avoids a copy of all embeddings
     vectors = pool.embeddings if has_all else pool.embeddings[rows]
     outliers = rows[find_outliers(vectors, pool.seed, keep=pool.size)]
     ranking.pass_over(outliers, Reason.OUTLIER)
@@ -163,8 +174,8 @@ def _find_clusters(
 def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
     """Fill the ranking with the rows that are farthest from all chosen rows.
 
-    A cluster that stayed empty leaves room. Rows that have the embedding of a chosen row are passed
-    over even if room is left: they would teach the same.
+    There is room if a cluster stayed empty. Rows with the same embedding as a chosen row are passed
+    over even if there is room, because they would teach the same.
 
     Args:
         pool: All rows.

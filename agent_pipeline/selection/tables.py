@@ -1,6 +1,6 @@
-"""The tables of the lake that selection reads and writes, with a batch of rows in memory at a time.
+"""The tables of the lake that selection reads and writes.
 
-What is chosen, and why, does not belong here (`coresets`, `replay`).
+Memory holds one batch of rows at a time. Choosing rows belongs to `coresets` and `replay`.
 """
 
 import json
@@ -53,20 +53,21 @@ def read_dataset_rows(
     dataset: str = DATASET,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Return the rows of some splits of a data set, in the order of the table.
+    """Return the rows of some splits of a dataset, in the order of the table.
 
-    The SFT rows of the split `test` come from `heldout_dataset`, and those of the other splits from
+    SFT rows of the split `test` come from `heldout_dataset`. SFT rows of the other splits come from
     `sft_dataset`.
 
     Args:
-        lake: The lake that has the data set.
-        key: The partition; None for a data set of several agents.
+        lake: The lake that has the dataset.
+        key: The partition. None means a dataset of several agents.
         splits: The splits to read.
-        dataset: The data set; `sft_dataset` stands for the SFT rows of every split.
-        columns: The columns to read, besides those that choose the rows; empty for all.
+        dataset: The dataset. `sft_dataset` means the SFT rows of every split.
+        columns: The columns to read, in addition to the columns that choose the rows. Empty means
+            all columns.
 
     Raises:
-        DataError: the table was never made, or is damaged.
+        DataError: the table does not exist, or is damaged.
     """
     if dataset == DATASET:
         return cast(Iterator[Row], read_sft_rows(lake, key, splits, columns))
@@ -75,7 +76,10 @@ def read_dataset_rows(
 
 
 def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
-    """Return the reader of each session of an agent; nothing if the sessions cannot be read."""
+    """Return the reader of each session of an agent.
+
+    The result is empty if the sessions cannot be read.
+    """
     try:
         with lake.open("sessions", key) as file:
             table = file.read(["session_id", "source"])
@@ -85,15 +89,17 @@ def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
 
 
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
-    """Return the table `sft_coreset`, which holds ids and no texts.
+    """Return the table `sft_coreset`.
+
+    It contains ids, but no texts.
 
     Args:
         lake: The lake.
         key: The agent.
-        columns: The columns that are read; all columns if it is None.
+        columns: The columns to read. None means all columns.
 
     Raises:
-        DataError: the table was never made, is damaged, or lacks columns of this version.
+        DataError: the table does not exist, is damaged, or lacks columns of this version.
     """
     return lake.open(CORESET_TABLE, key, CORESET).read(columns)
 
@@ -104,7 +110,7 @@ class ChosenRows:
 
     Attributes:
         rows: The rows.
-        duplicated: The sessions that were left out because another row stands for them.
+        duplicated: The sessions that were left out because another row represents them.
     """
 
     rows: list[Row]
@@ -112,7 +118,7 @@ class ChosenRows:
 
 
 class MissingRowsError(DataError):
-    """Rows that a coreset chose are no longer in the data set.
+    """Raised if rows that a coreset chose are no longer in the dataset.
 
     Attributes:
         key: The agent.
@@ -128,7 +134,7 @@ class MissingRowsError(DataError):
 
 
 class NoCallsError(DataError):
-    """An agent makes calls, and the rows that were chosen for its training have none.
+    """Raised if the chosen rows of an agent that makes calls have no calls.
 
     Attributes:
         key: The agent.
@@ -145,7 +151,7 @@ class NoCallsError(DataError):
 
 
 class DamagedBufferError(DataError):
-    """A replay buffer that cannot be read.
+    """Raised if a replay buffer cannot be read.
 
     Attributes:
         key: The agent.
@@ -164,7 +170,7 @@ def read_chosen_rows(lake: Lake, key: PartitionKey) -> ChosenRows:
     """Return the training rows that the coreset chose.
 
     Raises:
-        MissingRowsError: some of the rows are no longer in the data set.
+        MissingRowsError: some of the rows are no longer in the dataset.
         DataError: a table is damaged or out of date.
     """
     coreset = read_coreset(lake, key)
@@ -186,7 +192,7 @@ def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> No
         rows: The chosen rows.
 
     Raises:
-        NoCallsError: the training rows of `sft_dataset` have calls, and the chosen rows have none.
+        NoCallsError: the training rows of `sft_dataset` have calls, but the chosen rows have none.
     """
     if any("call" in (row.get("turn_classes") or ()) for row in rows):
         return
@@ -199,7 +205,7 @@ def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> No
 
 
 def write_picks(coreset: pa.Table, folder: Path) -> None:
-    """Write a coreset's chosen rows, and its duplicates, as JSON that `forget` can change."""
+    """Write a coreset's chosen rows and duplicates as JSON, which `forget` can change."""
     chosen = coreset.filter(coreset["chosen"])
     duplicates = coreset.filter(pc.is_valid(coreset["duplicate_of"]))
     picks = {
@@ -210,7 +216,7 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
 
 
 def keep_picks(rows: Iterable[Row], folder: Path) -> ChosenRows:
-    """Return the rows that `write_picks` wrote as chosen into a folder."""
+    """Return the rows that the file of `write_picks` in a folder lists as chosen."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
     chosen = {row["row_id"] for row in picks["chosen"]}
     duplicated = {session["session_id"] for session in picks["duplicates"]}
@@ -218,7 +224,7 @@ def keep_picks(rows: Iterable[Row], folder: Path) -> ChosenRows:
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
-    """Return the rows of the replay buffer; none if there was never a buffer.
+    """Return the rows of the replay buffer, or an empty list if there is no buffer.
 
     Raises:
         DamagedBufferError: the buffer is damaged.

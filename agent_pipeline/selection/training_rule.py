@@ -1,7 +1,7 @@
 """The rule that decides whether a night trains an agent, and the table `trained_sessions`.
 
-The rule compares the sessions that can be trained on with those of the last training run. Which
-rows are trained on does not belong here (`coresets`).
+The rule compares the sessions that can be trained now with the sessions of the last training run.
+The choice of the training rows belongs to `coresets`.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,18 +40,21 @@ TRAINED = pa.schema(
 
 @dataclass(frozen=True)
 class SessionChanges:
-    """What changed between two training runs.
+    """The changes of the sessions between two training runs.
 
     Attributes:
-        sessions: The number of sessions that can be trained on and came, changed or went.
-        verdicts: The number of sessions with the same content and another verdict.
+        sessions: The number of trainable sessions that were added, changed or removed.
+        verdicts: The number of sessions with the same content but a different verdict.
     """
 
     sessions: int
     verdicts: int
 
     def waits_for(self, needed: int) -> bool:
-        """Return whether a training run waits for more sessions. A changed verdict never waits."""
+        """Return whether a training run has to wait for more sessions.
+
+        If a verdict changed, the run does not wait.
+        """
         return not self.verdicts and self.sessions < needed
 
 
@@ -60,9 +63,10 @@ class TrainingRule:
     """The rule that decides whether a night trains an agent.
 
     Attributes:
-        uses: The `use` of the sessions that the night trains on.
-        needed: The number of new sessions that the night waits for; 0 if it does not wait.
-        ends: When the night ends, if it does.
+        uses: The `use` of the sessions that the night trains.
+        needed: The number of new sessions that are required for training. 0 means that the night
+            does not wait.
+        ends: The time at which the night ends, or None.
     """
 
     uses: Collection[str]
@@ -76,7 +80,7 @@ class Waiting:
 
     Attributes:
         why: The reason.
-        sessions: How many of the sessions that the night waits for came; None if the night is over.
+        sessions: The number of new sessions so far, or None if the night is over.
     """
 
     why: str
@@ -91,13 +95,13 @@ def stage_trained_sessions(
     Args:
         lake: The lake.
         key: The agent.
-        rule: The rule of a night; None outside of a night.
+        rule: The rule of a night. None means that this is not a nightly run.
 
     Returns:
-        The staged table, or why the night does not train the agent.
+        The staged table, or the reason why the night does not train the agent.
 
     Raises:
-        DataError: a table was never made, or is damaged.
+        DataError: a table does not exist, or is damaged.
     """
     if rule and rule.ends and datetime.now(UTC) >= rule.ends:
         return Waiting("The night's minutes (night.minutes) are over")
@@ -117,12 +121,12 @@ def stage_trained_sessions(
 
 
 def read_judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
-    """Return the sessions of `curated_sessions` that have a verdict, sorted by id.
+    """Return the sessions of `curated_sessions` that have a verdict, ordered by id.
 
-    A session without a verdict is new when it gets one.
+    A session without a verdict counts as new when it gets one.
 
     Raises:
-        DataError: the table was never made, or is damaged.
+        DataError: the table does not exist, or is damaged.
     """
     columns = ["session_id", "content_sha256", "verdict", "verdict_by", "use", "turns"]
     rows = (
@@ -135,9 +139,9 @@ def read_judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
 
 
 def _hash_verdict(row: Mapping[str, object]) -> str:
-    """Return the hash of what training heeds of the judges.
+    """Return a hash of the judges' results that training depends on.
 
-    A session that somebody verifies changes its hash, although its verdict stays.
+    If a session is verified later, its hash changes although its verdict stays.
     """
     mark = ["unverified"] if row["verdict_by"] == "unverified" else []
     return hash_json([row["verdict"], row["use"], row["turns"], *mark])
@@ -148,11 +152,11 @@ def compare_sessions(before: pa.Table, now: pa.Table, uses: Collection[str]) -> 
 
     Args:
         before: The sessions of the last training run.
-        now: The sessions of today.
-        uses: The `use` of the sessions that the agent trains on (`positive`, `negative`).
+        now: The current sessions.
+        uses: The `use` of the sessions that are trained (`positive`, `negative`).
     """
     useful = make_column(list(uses), TRAINED.field("use"))
-    indices = pc.index_in(now["session_id"], before["session_id"])  # null: the session is new
+    indices = pc.index_in(now["session_id"], before["session_id"])  # null if the session is new
 
     def is_same(name: str) -> pa.ChunkedArray:
         equal = pc.equal(now[name], before[name].take(indices))

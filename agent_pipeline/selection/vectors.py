@@ -1,8 +1,9 @@
-"""A model's embeddings in the lake, by the hash of the text: a night computes only new texts.
+"""A cache in the lake of a model's embeddings, by the hash of the text.
 
-Only vectors of the present texts, by the embeddings that were used last, stay in the table: a
-forgotten session's vector goes with the session. The table is a cache, and a damaged or deleted
-table is made again. How vectors are computed does not belong here (`embeddings`).
+With the cache, a night computes only the vectors of new texts. The table contains only vectors of
+the current texts by the last used embeddings, so the vector of a forgotten session is removed
+together with the session. A damaged or deleted table is created again. Computing vectors belongs to
+`embeddings`.
 """
 
 import json
@@ -19,13 +20,13 @@ from agent_pipeline.storage.lake import Lake
 
 VECTORS = "embeddings"
 OLD_SPACE = "embedding_space"
-"""A table of older lakes, which nothing reads."""
+"""Name of a table in older lakes, which is no longer read."""
 
 
 def store_vectors(
     lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]
 ) -> dict[str, object]:
-    """Store the vectors of exactly these texts in the lake.
+    """Store the vectors of the given texts in the lake, and remove all other vectors.
 
     Args:
         lake: The lake.
@@ -34,7 +35,8 @@ def store_vectors(
         texts: The texts.
 
     Returns:
-        `origin`, the model's identity; `computed` and `kept`, how many vectors were new and old.
+        `origin` (the model's identity), and `computed` and `kept` (the numbers of new and old
+        vectors).
     """
     distinct = {hash_json(text): text for text in texts}
     stored = _read(lake, key, encoder.origin)
@@ -57,7 +59,7 @@ def store_vectors(
 def read_vectors(
     lake: Lake, key: PartitionKey, origin: dict[str, object], texts: Iterable[str]
 ) -> np.ndarray:
-    """Return the vectors of texts that `store_vectors` stored.
+    """Return vectors that `store_vectors` stored, for the given texts.
 
     Args:
         lake: The lake.
