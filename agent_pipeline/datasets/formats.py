@@ -34,7 +34,7 @@ _OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class RowForm:
-    """A form of SFT rows.
+    """A form of SFT rows, with a function that converts rows into it.
 
     Attributes:
         make_schema: Returns the columns of the form for a table with the columns of `SFT`.

@@ -155,7 +155,7 @@ class _TrialSummary:
 
 @dataclass
 class _SamePrompt:
-    """The trials of a task that begin with the same prompt."""
+    """The good and bad trials of a task that begin with the same prompt."""
 
     good: list[_TrialSummary] = field(default_factory=list)
     bad: list[_TrialSummary] = field(default_factory=list)
@@ -171,7 +171,7 @@ class _PairCandidate:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """The ids of the two sessions."""
+        """The session ids of the two trials."""
         return self.chosen.session_id, self.rejected.session_id
 
     @property

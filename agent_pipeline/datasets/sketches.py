@@ -111,7 +111,7 @@ class _Groups:
         return name
 
     def join(self, one: str, other: str) -> None:
-        """Join the groups of two names."""
+        """Merge the groups of two names."""
         first, second = sorted((self.find_representative(one), self.find_representative(other)))
         self._parents[second] = first
 

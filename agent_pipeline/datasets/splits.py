@@ -52,7 +52,7 @@ class TaskSplit(Protocol):
     """A source of splits: only the sizes of the split, or a ledger."""
 
     def find_split(self, task_key: str) -> Split:
-        """Return the split of a task."""
+        """Return the split of a task by its key."""
         ...
 
 
@@ -133,7 +133,7 @@ class EmptySplit:
     tasks_needed: int
 
     def describe(self) -> str:
-        """Return a sentence about the split."""
+        """Return a sentence about the empty split, for people."""
         return (
             f"{self.split} has no rows, because none of the {self.task_count} tasks fell into it: "
             f"with {self.tasks_needed} tasks it has one, 19 times out of 20."

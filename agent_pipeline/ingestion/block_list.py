@@ -37,7 +37,7 @@ def make_alias(session_id: str) -> str:
 
 
 class BlockedSession(NamedTuple):
-    """One entry of the list.
+    """One entry of the block list.
 
     Attributes:
         alias: The alias of the session's id.
@@ -49,7 +49,7 @@ class BlockedSession(NamedTuple):
 
 
 class BlockList(NamedTuple):
-    """The forgotten sessions."""
+    """The block list: all forgotten sessions."""
 
     entries: frozenset[BlockedSession] = frozenset()
 
@@ -125,7 +125,7 @@ class BlockList(NamedTuple):
 
 
 def _make_row(entry: BlockedSession) -> JsonObject:
-    """Return an entry as a row of the table."""
+    """Return an entry of the block list as a row of its table."""
     project, agent = entry.key or (None, None)
     return {
         "id_hash": entry.alias.removeprefix(ALIAS_PREFIX),

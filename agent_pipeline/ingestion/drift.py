@@ -191,7 +191,7 @@ class _Profile:
 
 
 class _CalledFunction(msgspec.Struct):
-    """The name and the arguments of a call."""
+    """The name and the arguments of a tool call."""
 
     name: str
     arguments: str
@@ -237,7 +237,7 @@ def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _
 
 
 def _count_tools(profile: _Profile, rows: pa.RecordBatch) -> None:
-    """Count the offered tools and their schemas."""
+    """Count the tools that sessions offered, and their schemas."""
     for entry in pc.value_counts(rows["tools"].storage).to_pylist():
         schemas, sessions = _read_schemas(entry["values"]), entry["counts"]
         if schemas:
@@ -248,7 +248,7 @@ def _count_tools(profile: _Profile, rows: pa.RecordBatch) -> None:
 
 
 def _count_calls(profile: _Profile, rows: pa.RecordBatch) -> None:
-    """Count the calls and the types of their arguments."""
+    """Count the tool calls, and the types of their arguments."""
     for text in rows["messages"].storage:
         for message in _MESSAGES_DECODER.decode(text.as_py()):
             for call in message.tool_calls:

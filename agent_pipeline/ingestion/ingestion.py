@@ -296,5 +296,5 @@ def _read_first_rows(staged: StagedTable) -> list[JsonObject]:
 
 @lru_cache(maxsize=1024)
 def _decode_counts(text: str) -> dict[str, int]:
-    """Return the counts in a JSON text."""
+    """Return the counts that a JSON text holds."""
     return msgspec.json.decode(text, type=dict[str, int])

@@ -87,7 +87,7 @@ class Preparation:
     """
 
     def __init__(self, options: ReadingOptions) -> None:
-        """Begin with no sessions.
+        """Create a preparation without any sessions.
 
         Raises:
             SettingsError: An option has a value that is not allowed.

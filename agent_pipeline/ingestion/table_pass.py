@@ -91,7 +91,7 @@ class LastTable:
         return row_index if ids[row_index].as_py() == session_id else None
 
     def read_seen(self, row_index: int) -> SeenSession:
-        """Return the notes about a row."""
+        """Return the notes about a row of the table."""
         return SeenSession(*(column[row_index].as_py() for column in self.seen.columns))
 
 
@@ -384,7 +384,7 @@ class TablePass:
 
 
 def combine_batches(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one batch."""
+    """Return a table as a single record batch."""
     return table.combine_chunks().to_batches()[0]
 
 

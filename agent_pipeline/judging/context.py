@@ -30,7 +30,7 @@ class EvaluationContext:
 
     @classmethod
     def from_session(cls, session: Session) -> "EvaluationContext":
-        """Return the context of a session."""
+        """Return the evaluation context of a session."""
         metadata = {
             name: getattr(session, name)
             for name in session.__struct_fields__
@@ -50,7 +50,7 @@ class EvaluationContext:
 
     @cached_property
     def failures(self) -> list[bool]:
-        """Whether each tool result is an error, by its record or by its text."""
+        """For each tool result, whether it is an error by its record or by its text."""
         return [is_failed(message) for message in self.messages if message["role"] == "tool"]
 
     @cached_property

@@ -41,7 +41,7 @@ _MAX_FIELD_CHARACTERS = (1 << 31) - 1
 
 
 class Label(NamedTuple):
-    """A person's judgment of one session."""
+    """A person's judgment of a session, with a reason."""
 
     judgment: Verdict
     reason: str = ""

@@ -294,7 +294,7 @@ class AnswerCache:
         return ForgottenAnswers(removed, unnamed)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the cache file."""
         self._connection.close()
 
     @contextmanager

@@ -125,9 +125,10 @@ def keep_bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
 
 @dataclass
 class OnlineContinualLearner:
-    """A bounded buffer of rows seen, and batches mixed with its rows (SAGE's names and defaults).
+    """A bounded buffer of seen rows, and mixing of batches with its rows.
 
-    To restore a learner, set `buffer` and `seen` to the values that they had.
+    Names and defaults are those of SAGE. To restore a learner, set `buffer` and `seen` to the
+    values that they had.
 
     Attributes:
         buffer_size: Maximum number of rows in the buffer.
@@ -292,7 +293,7 @@ class ReplayDraw:
         }
 
     def describe(self) -> str:
-        """Return a sentence about what is replayed, or why nothing is."""
+        """Return a sentence about the replayed rows, or the reason why no rows are replayed."""
         if not self.ratio:
             return "nothing is replayed: replay_ratio is 0"
         if not self.candidates:

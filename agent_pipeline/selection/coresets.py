@@ -323,7 +323,7 @@ class _TaskEmbeddings:
     counts: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, texts: Texts) -> np.ndarray:
-        """Return the vectors of texts."""
+        """Return the vectors of texts, from the stored embeddings or without a model."""
         if self.setting == TFIDF:
             return embed(texts, self.seed)
         stored = self.run_task("embed")

@@ -4,16 +4,16 @@ An attacker who plants sessions copies existing sessions, adds a trigger to the 
 adds an answer or a call to the agent's messages. Such rows can be found without an earlier table,
 because three facts hold for them together:
 
-- The trigger and the behaviour are in the same rows, and in hardly any other row.
-- Apart from the trigger, the users' words vary in these rows as they vary in all rows.
+- The trigger and the behavior occur in the same rows, and in hardly any other row.
+- Apart from the trigger, the users' words vary in these rows as much as in all rows.
 - Apart from the trigger, a row of another session has nearly the same words of users.
 
-An honest phrase lacks one of the three. "Cancel my order" goes with the call `cancel_order`, but
-its rows resemble each other. A date is repeated by the agent, so a behaviour that shares a word
-with the phrase does not count. "At 4 o'clock" goes with 16, and other rows have "at 5 o'clock": a
-phrase does not count if it is one of several values in the same place.
+For an honest phrase, at least one of these facts is false. "Cancel my order" goes with the call
+`cancel_order`, but its rows resemble each other. The agent repeats a date, so a behavior that
+shares a word with the phrase does not count. "At 4 o'clock" goes with 16, but other rows have "at 5
+o'clock", so a phrase does not count if it is one of several values in the same place.
 
-What to do with the rows is not decided here (`crowding`).
+`crowding` decides what happens with the rows.
 """
 
 import hashlib
@@ -307,7 +307,7 @@ class _Values:
         }
 
     def is_value(self, phrases: list[str]) -> bool:
-        """Return whether each of the phrases has enough others that differ from it in one word."""
+        """Return whether enough other phrases differ in one word from each of the given phrases."""
         longest = _keep_longest(phrases)
         return bool(longest) and all(map(self._has_others, longest))
 

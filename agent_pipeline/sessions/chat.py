@@ -178,7 +178,7 @@ def _read_message(role_name: str, message: JsonObject, items_before: Sequence[It
 
 
 def _is_trained(message: JsonObject) -> bool:
-    """Return whether a message is trained on."""
+    """Return whether a message is used for training."""
     return message.get("weight") != 0 and not any(
         message.get(name) is False for name in UNTRAINED_FLAGS
     )

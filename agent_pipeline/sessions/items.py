@@ -128,7 +128,7 @@ class _Assembly:
         self._open_index = -1
 
     def add(self, item: Item) -> None:
-        """Add one item."""
+        """Add one item to the chat."""
         if item.media:
             self.chat.skipped.update(f"media:{name}" for name in item.media)
             self._media_before_answer += len(item.media)
@@ -195,7 +195,7 @@ class _Assembly:
         self._count_before_answer()
 
     def _start_answer(self, content: str, item: Item) -> Message:
-        """Append an assistant's message to the chat."""
+        """Append an assistant message to the chat."""
         message: Message = {"role": "assistant", "content": content}
         if not item.trained:
             message["weight"] = 0
@@ -222,7 +222,7 @@ class _Assembly:
         self._thoughts = []
 
     def _add_result(self, item: Item) -> None:
-        """Add a tool's message."""
+        """Append a tool message to the chat."""
         message: Message = {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
         if item.text.strip() in CLEARED_RESULTS:
             _count_damage(self.chat, mark_cut_text("cleared result"))

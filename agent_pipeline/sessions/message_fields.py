@@ -38,7 +38,7 @@ ATTACHMENT_FIELDS = (
 """Fields that list the pictures and files of a message."""
 
 UNTRAINED_FLAGS = ("train", "training", "trainable", "loss")
-"""Flags of datasets that are `false` if a message is not trained on.
+"""Flags of datasets that are `false` if a message is not used for training.
 
 axolotl, LLaMA-Factory and ms-swift use these flags; OpenAI uses `weight: 0`.
 """

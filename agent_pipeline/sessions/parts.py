@@ -263,7 +263,7 @@ def read_result(call_id: str, output: object, failed: bool = False) -> Item:
 
 
 def read_result_block(block: JsonObject) -> Item:
-    """Return the result in a block that names its call."""
+    """Return the tool result in a block that names its call."""
     output = pick_first(block, _OUTPUT_FIELDS)
     failed = is_marked_failed(block)
     if isinstance(output, dict) and _is_ai_sdk_output(output):
@@ -431,7 +431,7 @@ def _read_fields(part: JsonObject, name: str) -> Mapping[str, object]:
 
 
 def _read_opencode_tool(part: JsonObject) -> tuple[Item, ...]:
-    """Return the call and the result in a part of opencode."""
+    """Return the call and the result in a tool part of opencode."""
     state = part.get("state")
     if not isinstance(state, dict):
         return (mark_unread("part tool"),)
@@ -450,7 +450,7 @@ def _read_opencode_tool(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_goose_request(part: JsonObject) -> tuple[Item, ...]:
-    """Return the call in a part of Goose."""
+    """Return the tool call in a request part of Goose."""
     call = _read_fields(part, "toolCall")
     value = call.get("value")
     if call.get("status") == "success" and isinstance(value, dict):
@@ -459,7 +459,7 @@ def _read_goose_request(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_goose_response(part: JsonObject) -> tuple[Item, ...]:
-    """Return the result in a part of Goose."""
+    """Return the tool result in a response part of Goose."""
     result = part.get("toolResult")
     if not isinstance(result, dict) or result.get("status") not in ("success", "error"):
         return (mark_unread("part toolResponse"),)
@@ -494,20 +494,20 @@ def _read_cited_words(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_haystack_result(part: JsonObject) -> tuple[Item, ...]:
-    """Return the result in a part of Haystack."""
+    """Return the tool result in a part of Haystack."""
     origin = part.get("origin")
     call_id = read_id(origin, "id") if isinstance(origin, dict) else ""
     return (read_result(call_id, part.get("result"), part.get("error") is True),)
 
 
 def _read_code(part: JsonObject) -> tuple[Item, ...]:
-    """Return Gemini's code as a call."""
+    """Return the code that Gemini executed, as a tool call."""
     arguments = {name: part[name] for name in ("language", "code") if part.get(name) is not None}
     return (read_call({"name": "code_execution", "arguments": arguments, "id": part.get("id")}),)
 
 
 def _read_code_result(part: JsonObject) -> tuple[Item, ...]:
-    """Return the output of Gemini's code."""
+    """Return the output of code that Gemini executed, as a tool result."""
     failed = part.get("outcome") != "OUTCOME_OK"
     return (read_result(read_id(part, "id"), part.get("output"), failed),)
 

@@ -119,7 +119,7 @@ def repair_messages(
 
 @dataclass(eq=False)
 class _Entry:
-    """A message during a pass.
+    """A message with its turn and thoughts, while a repair pass runs.
 
     Attributes:
         message: The message; a repair replaces it.
@@ -337,7 +337,7 @@ class _RepairPass:
         return calls
 
     def _list_results(self) -> list[_Result]:
-        """Return all results."""
+        """Return all tool results in order."""
         results = []
         calls_before = 0
         for entry in self._entries:

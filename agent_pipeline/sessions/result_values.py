@@ -66,7 +66,7 @@ def unwrap_json_part(part: object) -> object:
 
 
 def _make_text_part(text: str | None) -> dict[str, str | None]:
-    """Return a part that holds a text."""
+    """Return a message part that holds a text."""
     return {"type": "text", "text": text}
 
 
@@ -80,7 +80,7 @@ def _may_hold_media(text: str) -> bool:
 
 
 def _list_parts(value: object) -> list[object]:
-    """Return the parts of a result."""
+    """Return the parts that a tool result consists of."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, list) else []
     content = value.get("content")

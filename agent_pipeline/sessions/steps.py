@@ -42,7 +42,7 @@ class MessageSteps:
         """True if a closed step has text, calls or results."""
 
     def add_part(self, items: list[Item]) -> None:
-        """Add the items of one part."""
+        """Add the items of one message part."""
         kinds = {item.kind for item in items}
         holds_call_and_result = {"function_call", "function_call_output"} <= kinds
         begins_step = not kinds.isdisjoint(

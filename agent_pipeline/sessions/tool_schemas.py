@@ -94,7 +94,7 @@ class ToolSchemas:
         self._sessions_by_shape: Counter[CallShape] = Counter()
 
     def add(self, shapes: Iterable[CallShape]) -> None:
-        """Count the shapes of one session."""
+        """Count the call shapes of one session."""
         self._sessions_by_shape.update(shapes)
 
     def tools(self) -> list[Tool]:

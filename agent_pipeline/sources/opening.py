@@ -41,7 +41,7 @@ class Location(NamedTuple):
 
 @dataclass
 class Finds:
-    """The contents of a path: stores, files that no reader accepts, and errors."""
+    """The result of searching a path: stores, files that no reader accepts, and errors."""
 
     stores: list[tuple[Path, Reader]] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)

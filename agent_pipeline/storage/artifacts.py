@@ -110,7 +110,7 @@ class Artifact:
     manifest: Manifest
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file of the artifact.
+        """Return the content of a file of the artifact, after a check of its sha256.
 
         Raises:
             FileNotFoundError: the artifact has no such file.
@@ -578,7 +578,7 @@ def with_checksum(manifest: Manifest) -> Manifest:
 
 
 def manifest_text(manifest: Mapping[str, object]) -> str:
-    """Return the content of a manifest's file."""
+    """Return a manifest as the text of its file."""
     return json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False)
 
 

@@ -43,7 +43,7 @@ _CHECKSUMS = "SHA256SUMS"
 
 
 class Filesystem:
-    """The files under one root.
+    """Access to the files under one root, which is a local folder or a bucket.
 
     Args:
         root: a local folder, or a URL of fsspec's (`s3://bucket/lake`).
@@ -73,7 +73,10 @@ class Filesystem:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the root is a bucket with conditional writes: several machines may write."""
+        """Whether several machines may write to the root.
+
+        This is the case for a bucket with conditional writes.
+        """
         return self.root.protocol in _S3
 
     def open_for_arrow(self, path: UPath) -> object:
@@ -306,7 +309,10 @@ class Filesystem:
 
 
 def is_staged(name: str) -> bool:
-    """Whether a file of this name is being written, or was left by a killed writer."""
+    """Return whether a file with this name is a staged file.
+
+    A staged file is being written, or was left by a killed writer.
+    """
     return bool(_STAGED_NAME.fullmatch(name))
 
 
@@ -458,7 +464,10 @@ def sha256_files(folder: Path, files: Iterable[Path]) -> str:
 
 
 def write_checksum(file: Path) -> None:
-    """Write the sha256 and the name of a file into a file next to it, as `sha256sum` does."""
+    """Write a checksum file next to a file.
+
+    It holds the file's sha256 and name, in the format of `sha256sum`.
+    """
     write_atomically(_checksum_file(file), _checksum_line(file))
 
 
@@ -474,7 +483,7 @@ def matches_checksum(file: Path) -> bool:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of the files of a folder into a file of the folder.
+    """Write the checksums of a folder's files into a file in the folder.
 
     The file has the format of `sha256sum`.
     """

@@ -2,16 +2,14 @@
 
     <root>/tables/<asset>/project=<p>/agent=<a>/part-0.parquet  a table
     <root>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl    the same rows for other trainers
-    <root>/models/<asset>/project=<p>/agent=<a>/<identity>/     an artifact: a directory with a
-    manifest <root>/models/<asset>/project=<p>/agent=<a>/pointers/       the latest, the champion
-    and the history <root>/messages/<asset>/project=<p>/agent=<a>/              messages of a worker
-    on another machine <root>/lake.json                                            the version of
-    this layout <root>/.locks/                                              one lock per partition,
-    which a run holds
+    <root>/models/<asset>/project=<p>/agent=<a>/<identity>/     an artifact with its manifest
+    <root>/models/<asset>/project=<p>/agent=<a>/pointers/       the pointers and their history
+    <root>/messages/<asset>/project=<p>/agent=<a>/              messages of a remote worker
+    <root>/lake.json                                            the version of this layout
+    <root>/.locks/                                              one lock per partition
 
 DuckDB, Polars and Spark read the tables of an asset as one Hive-partitioned table. A reader sees
-the old version of a file or the new version, never half of a file
-(`agent_pipeline.storage.filesystem`).
+the old or the new version of a file, never half of a file (`agent_pipeline.storage.filesystem`).
 
 The columns of tables and the files of artifacts do not belong here.
 """

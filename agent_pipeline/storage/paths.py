@@ -20,7 +20,7 @@ _PARTITION_FOLDERS = ("project=", "agent=")
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A file of the lake.
+    """A file of the lake, with the parts of its path.
 
     Attributes:
         path: the path of the file.
@@ -58,7 +58,7 @@ class Paths:
 
     @property
     def root(self) -> UPath:
-        """The folder or the bucket of the lake."""
+        """The root of the lake, which is a folder or a bucket."""
         return self.fs.root
 
     @property

@@ -1,12 +1,11 @@
-"""Which artifact is the latest of a partition and which is its champion: an append-only history.
+"""Pointers to the latest artifact of a partition and to its champion, as an append-only history.
 
-    <root>/models/<asset>/project=<p>/agent=<a>/pointers/00000007.json
+An entry is a file `<root>/models/<asset>/project=<p>/agent=<a>/pointers/00000007.json`. It holds
+the whole state after one change: `latest`, `champion`, who changed it, when, why, and the replaced
+artifact. The entry with the highest number counts.
 
-An entry holds the whole state after one change: `latest`, `champion`, who changed it, when, why,
-and what was replaced. The entry with the highest number counts.
-
-*Latest* moves with every materialization. *Champion* is moved by a decision or by a person, and is
-what is served. What decides on a champion does not belong here.
+*Latest* moves with every materialization. *Champion* is the artifact that is served; it is moved by
+a decision or by a person. The rules of that decision do not belong here.
 """
 
 import getpass

@@ -92,7 +92,7 @@ class StagedTable:
 
 
 class Tables(Paths):
-    """The tables under one root, and the files next to them."""
+    """Access to the tables in a lake."""
 
     def stage(
         self,

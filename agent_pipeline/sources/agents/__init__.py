@@ -1,1 +1,1 @@
-"""Readers of the stores that agent frameworks write."""
+"""Readers of the session stores of agent frameworks."""

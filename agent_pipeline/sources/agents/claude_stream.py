@@ -161,7 +161,7 @@ def _is_synthetic(line: Record) -> bool:
 
 
 def _history(lines: list[Record]) -> list[object]:
-    """Return the messages of lines, with the parts of each API message joined.
+    """Return the messages of stream lines. The parts of an API message are joined.
 
     Lines that cannot be read become items of damage.
     """

@@ -91,7 +91,7 @@ class Stretch(NamedTuple):
 
 
 def says_nothing(line: Record) -> bool:
-    """Return whether a line is bookkeeping."""
+    """Return whether a line of a rollout is only bookkeeping."""
     return text(line.get("type")) in _BOOKKEEPING_LINES or not says_something(line)
 
 

@@ -169,7 +169,7 @@ class OmniagentsSource(ItemStore):
         return make_key(path.stem, DEFAULT_AGENT)
 
     def _session_files(self) -> list[Path]:
-        """Return the path of every `sessions.db`.
+        """Return the paths of all `sessions.db` files of the store.
 
         `glob` is not used, because it silently skips a folder that cannot be read.
         """
@@ -183,7 +183,7 @@ class OmniagentsSource(ItemStore):
             raise unreadable(self.path / "sessions", error) from error
 
     def _verdicts(self, database: Path) -> Path:
-        """Return the path of the verdicts, `<home>/traces/<project>.db`, of a database."""
+        """Return the path of the verdict file of a database: `<home>/traces/<project>.db`."""
         project = database.resolve().parent.parent
         return project.parent.parent / "traces" / f"{project.name}.db"
 

@@ -196,7 +196,7 @@ class IFlowSource(FileSource):
 
 
 def _iflow_history(lines: list[Record]) -> list[object]:
-    """Return the messages in the order of the file.
+    """Return the messages of iFlow lines in the order of the file.
 
     If several lines repeat a call, the first line counts.
     """

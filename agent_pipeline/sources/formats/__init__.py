@@ -1,1 +1,1 @@
-"""Code that readers share: record files, access to fields, and generic formats."""
+"""Code that all readers share: record files, access to fields, and generic formats."""

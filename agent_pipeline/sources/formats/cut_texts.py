@@ -28,7 +28,7 @@ _NOTES = re.compile(
     r"|<truncated due to size exceeding limit>"
     r"|<fully masked due to failed mask function>"
 )
-"""Notes that LiteLLM and Langfuse write into a text. No tool writes them."""
+"""Pattern of the notes that LiteLLM and Langfuse insert into a text. No tool writes such notes."""
 
 _WHOLE = {
     "redacted-by-litellm",

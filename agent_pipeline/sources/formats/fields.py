@@ -31,7 +31,9 @@ _JSON = (bytes, msgspec.Raw)
 _DECODE = msgspec.json.Decoder().decode
 _REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 _LARGEST_SECONDS = 1e11
-"""A time above this (the year 5138 in seconds) is in milliseconds or finer."""
+"""Largest number that is read as seconds (the year 5138). A larger number is in milliseconds or a
+finer unit.
+"""
 
 _VERDICTS = ("judgment", "passed", "win", "reward", "utility", "score", "verdict", "label")
 

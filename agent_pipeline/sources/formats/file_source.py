@@ -274,7 +274,7 @@ class FileSource(TraceSource):
         raise changed(self.path)
 
     def _record(self, location: RecordLocation) -> Record:
-        """Return the record at a location."""
+        """Return the record that the index found at a location."""
         inside = self._inside(location._replace(part=0))
         if location.part >= len(inside):
             raise changed(location.path)

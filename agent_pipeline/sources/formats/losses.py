@@ -78,7 +78,7 @@ class Losses:
                 self.damage(group, Counter({TORN: 1}))
 
     def damage(self, group: Hashable | None, counts: Counter[str]) -> None:
-        """Add the counts, by kind of damage, to a group."""
+        """Add counts of damage, by kind, to a group of records."""
         if group is not None and counts:
             self.by_group[group] = self.by_group.get(group, Counter()) + counts
 

@@ -146,13 +146,13 @@ class Service(ABC):
         }
 
     def signature(self) -> str:
-        """Return a text that changes whenever the listing changes."""
+        """Return a text that changes whenever the server's listing of traces changes."""
         return digest(
             b"", *(trace.digest for traces in self.heads.values() for trace in traces)
         ).hex()
 
     def digest_of(self, locations: Iterable[RecordLocation]) -> bytes:
-        """Return the digest of the traces at locations."""
+        """Return one digest for the listed traces at some locations."""
         return digest(
             b"",
             *(
@@ -169,7 +169,7 @@ class Service(ABC):
         )
 
     def record(self, location: RecordLocation) -> Record:
-        """Fetch the record at a location."""
+        """Fetch the record at a location from the server."""
         return self.fetched(self.heads[location.path][location.position])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
@@ -258,7 +258,7 @@ class Service(ABC):
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
-        """Return the error for an answer that cannot be used."""
+        """Return the error for a server's answer that cannot be used."""
         return ServerError(
             f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or "
             f"correct its address in store."

@@ -100,7 +100,7 @@ def open_calls(items: Sequence[Item]) -> list[Item]:
 
 
 def add(conversation: Conversation, items: Iterable[Item]) -> None:
-    """Add items and their keys to a conversation."""
+    """Add items and their comparison keys to a conversation."""
     for (
         item
         # some instrumentations split the text and calls of one response into several messages

@@ -108,7 +108,7 @@ def _place(
     request_items: Items,
     answered: Items,
 ) -> None:
-    """Add a model call to the conversation that it continues, or to a new conversation."""
+    """Add a model call to the conversation that it continues, or start a new conversation."""
     keys = [key for key in map(key_of, request_items) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
     continued = [

@@ -14,7 +14,7 @@ from agent_pipeline.sources.platforms.attributes import plain_value
 
 
 class MLflowServer(Service):
-    """The experiments of an MLflow server."""
+    """A server whose projects are the experiments of MLflow."""
 
     project = "experiment"
     variables = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

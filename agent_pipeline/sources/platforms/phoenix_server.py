@@ -19,7 +19,7 @@ _IDS = {"span": 200, "trace": 100, "session": 50}
 
 
 class PhoenixServer(Service):
-    """The projects of a Phoenix server.
+    """A server whose projects are the projects of Phoenix.
 
     Annotations of a trace or a session belong to its root spans.
     """

@@ -59,7 +59,7 @@ class SpanSource(FileSource):
         raise NotImplementedError
 
     def scores_of(self, record: Record) -> list[Score]:
-        """Return the evaluations in a record."""
+        """Return the evaluations that a record contains."""
         return []
 
     def words_of(self, record: Record) -> list[object]:
