@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import ReportedDifference
 from agent_pipeline.storage.artifacts import Artifact
 
@@ -147,13 +146,7 @@ def read_evaluation_report(evaluation: Artifact) -> EvaluationReport:
     Raises:
         DataError: The report is of an older version and cannot be read.
     """
-    try:
-        return parse_evaluation_report(evaluation.manifest["report"])
-    except msgspec.ValidationError as error:
-        raise DataError(
-            f"The report of the evaluation {evaluation.identity[:16]} of {evaluation.key} cannot "
-            f"be read ({error}): it is of an older version. Materialize evaluation again."
-        ) from error
+    return evaluation.read_report(parse_evaluation_report)
 
 
 def parse_evaluation_report(report: Mapping[str, object]) -> EvaluationReport:

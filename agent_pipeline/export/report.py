@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.errors import DataError
 from agent_pipeline.storage.artifacts import Artifact
 
 
@@ -236,10 +235,4 @@ def read_export_report(export: Artifact) -> ExportReport:
     Raises:
         DataError: The report was written by an older version and cannot be read.
     """
-    try:
-        return parse_export_report(export.manifest["report"])
-    except msgspec.ValidationError as error:
-        raise DataError(
-            f"The report of the export {export.identity[:16]} of {export.key} cannot be read "
-            f"({error}): it is of an older version. Materialize gguf_export again."
-        ) from error
+    return export.read_report(parse_export_report)

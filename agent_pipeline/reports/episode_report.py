@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episodes import UNSEEN, Episode
 from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
@@ -124,13 +123,7 @@ def read_episode_report(episodes: Artifact) -> EpisodeReport:
     Raises:
         DataError: The report is of an older version and cannot be read.
     """
-    try:
-        return parse_episode_report(episodes.manifest["report"])
-    except msgspec.ValidationError as error:
-        raise DataError(
-            f"The report of the episodes {episodes.identity[:16]} of {episodes.key} cannot be read "
-            f"({error}): it is of an older version. Materialize episodes again."
-        ) from error
+    return episodes.read_report(parse_episode_report)
 
 
 def parse_episode_report(report: Mapping[str, object]) -> EpisodeReport:

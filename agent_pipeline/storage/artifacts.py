@@ -10,20 +10,21 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, TypeVar, cast
 from urllib.parse import unquote
 
+import msgspec
 from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import DamageError, name_asset_to_select
+from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import (
@@ -91,6 +92,9 @@ class Manifest(TypedDict):
     manifest_sha256: NotRequired[str]
 
 
+Report = TypeVar("Report")
+
+
 @dataclass(frozen=True)
 class Artifact:
     """A complete model directory.
@@ -108,6 +112,25 @@ class Artifact:
     identity: str
     path: Path
     manifest: Manifest
+
+    def read_report(self, parse: Callable[[Mapping[str, object]], Report]) -> Report:
+        """Return the report in the manifest.
+
+        Args:
+            parse: Returns a report from its JSON form, and raises `msgspec.ValidationError` if the
+                JSON has another form.
+
+        Raises:
+            DataError: the report is of an older version and cannot be read.
+        """
+        try:
+            return parse(self.manifest["report"])
+        except msgspec.ValidationError as error:
+            raise DataError(
+                f"The report of the {self.asset} {self.identity[:16]} of {self.key} cannot be "
+                f"read ({error}): it is of an older version. Materialize "
+                f"{name_asset_to_select(self.asset)} again."
+            ) from error
 
     def read(self, name: str) -> bytes:
         """Return the content of a file of the artifact, after a check of its sha256.

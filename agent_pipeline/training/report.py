@@ -6,13 +6,14 @@ its key is missing in the JSON. Fields that older versions did not write get def
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from agent_pipeline.datasets.verdicts import VerdictCounts
-from agent_pipeline.errors import DataError, name_asset_to_select
+from agent_pipeline.errors import DataError
 from agent_pipeline.storage.artifacts import Artifact
 
 
@@ -175,7 +176,7 @@ StepReport: TypeAlias = TrainingReport | SkippedReport
 """The report of a training step."""
 
 
-def parse_step_report(report: dict[str, object]) -> StepReport:
+def parse_step_report(report: Mapping[str, object]) -> StepReport:
     """Return a report from its JSON form.
 
     Raises:
@@ -192,14 +193,7 @@ def read_step_report(adapter: Artifact) -> StepReport:
     Raises:
         DataError: the report is of an older version and cannot be read.
     """
-    try:
-        return parse_step_report(adapter.manifest["report"])
-    except msgspec.ValidationError as error:
-        raise DataError(
-            f"The report of the {adapter.asset} {adapter.identity[:16]} of {adapter.key} cannot be "
-            f"read ({error}): it is of an older version. Materialize "
-            f"{name_asset_to_select(adapter.asset)} again."
-        ) from error
+    return adapter.read_report(parse_step_report)
 
 
 def read_training_report(adapter: Artifact) -> TrainingReport:
