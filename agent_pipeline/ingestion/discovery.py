@@ -25,7 +25,7 @@ _JUDGMENTS = ("acceptable", "unacceptable", "unsure")
 
 
 class PartitionReport(msgspec.Struct, kw_only=True):
-    """What a store holds of one agent.
+    """A report on one agent's sessions in a store.
 
     Attributes:
         partition: The partition.
@@ -59,7 +59,7 @@ class PartitionReport(msgspec.Struct, kw_only=True):
 
 
 class StoreReport(msgspec.Struct, kw_only=True):
-    """What one store holds.
+    """A report on the content of one store.
 
     Attributes:
         path: Path or URL of the store.
@@ -95,7 +95,7 @@ class Discovery(msgspec.Struct, kw_only=True):
 
     @property
     def readable(self) -> bool:
-        """Whether every store could be read completely."""
+        """True if every store could be read completely."""
         return not any(store.errors for store in self.stores)
 
 

@@ -94,7 +94,7 @@ class Drift(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """Whether anything changed that a person should examine."""
+        """True if anything changed that a person should examine."""
         return bool(self.tools) or any(share.moved for share in self.shares)
 
 

@@ -298,7 +298,7 @@ class Coreset:
 
     @property
     def had_to_choose(self) -> bool:
-        """Whether there were more rows than `target_size`."""
+        """True if there were more rows than `target_size`."""
         return Reason.ALL_FIT not in self.reasons
 
 

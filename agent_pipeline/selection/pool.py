@@ -113,7 +113,7 @@ class Pool:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the embeddings were computed."""
+        """True if the embeddings were computed."""
         return "embeddings" in self.__dict__
 
     @cached_property

@@ -167,7 +167,10 @@ class _Assembly:
         return self.chat
 
     def _add_call(self, item: Item) -> None:
-        """Add a call to the open message, or to a new message if the call does not belong there."""
+        """Add a call to the open message.
+
+        If there is no fitting open message, a new message is started.
+        """
         message = self._open_message
         if (
             message is None

@@ -144,7 +144,7 @@ class _Entry:
 
 @dataclass(eq=False)
 class _Call:
-    """A call during a pass.
+    """A tool call while a repair pass runs.
 
     Attributes:
         entry: The message that makes the call.
@@ -165,7 +165,7 @@ class _Call:
 
 @dataclass(eq=False)
 class _Result:
-    """A result during a pass.
+    """A tool result while a repair pass runs.
 
     Attributes:
         entry: The tool's message.

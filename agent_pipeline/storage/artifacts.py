@@ -163,7 +163,7 @@ class Artifact:
 
     @property
     def passed(self) -> bool:
-        """Whether the artifact passed its own check.
+        """True if the artifact passed its own check.
 
         An artifact that failed is never reused, and never becomes its partition's latest or
         champion.

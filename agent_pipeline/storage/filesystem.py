@@ -68,12 +68,12 @@ class Filesystem:
 
     @property
     def is_local(self) -> bool:
-        """Whether the root is a folder on this machine."""
+        """True if the root is a folder on this machine."""
         return self.root.protocol in LOCAL
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may write to the root.
+        """True if several machines may write to the root.
 
         This is the case for a bucket with conditional writes.
         """

@@ -63,7 +63,7 @@ class Paths:
 
     @property
     def is_local(self) -> bool:
-        """Whether the lake is a folder on this machine."""
+        """True if the lake is a folder on this machine."""
         return self.fs.is_local
 
     def table(self, asset: str, key: PartitionKey | None) -> UPath:

@@ -62,7 +62,7 @@ def _unpacked_buffers(batch: "_Table", body: pa.Buffer) -> Iterator[int]:
 
 
 class _Table:
-    """A table in a Flatbuffers message: `data`, and the offset at which the table begins."""
+    """A table in a Flatbuffers message, given the message's bytes and the table's offset."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self.data, self._begin = data, begin

@@ -32,7 +32,9 @@ _FLAGS = ("archived", "attack_succeeded", "ends_on_tool")
 
 
 class RecordFields(TypedDict, total=False):
-    """What a record tells about its session beside the messages. The values may have any form.
+    """The fields of a session that a record can state besides its messages.
+
+    The values may have any form.
 
     Attributes:
         skipped: Counts, by type, of harmless content that the reader left out.
