@@ -83,7 +83,7 @@ def hold(
     ] = "",
     why: WHY = "",
 ) -> None:
-    """Hold an export back, so that no decision promotes it. The champion stays."""
+    """Hold an export back, so that no decision promotes it. The champion does not change."""
     record = hold_back(load_settings().open_lake(), parse_key(partition), identity, why)
     console.print(f"{_short(record.candidate)} of {partition} is held back.", highlight=False)
 

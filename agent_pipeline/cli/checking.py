@@ -27,7 +27,7 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check every setting, and show the settings that are not defaults and where each is set.
+    """Check every setting, and show each changed setting and the place where it is set.
 
     The exit code is 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be
     written to, settings name an agent that no store has, or a test notification is not delivered.

@@ -32,7 +32,7 @@ def lineage_session(
 ) -> None:
     """List every table, file and model that was made from a session.
 
-    The exit code is 1 if the lake has nothing of the session.
+    The exit code is 1 if the lake does not contain the session.
     """
     from agent_pipeline.cli.report import print_session_lineage
     from agent_pipeline.governance.lineage import session_lineage

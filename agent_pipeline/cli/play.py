@@ -36,7 +36,7 @@ def play(
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of new tasks, which are in no session. 0 plays the held-out tasks."
+            help="Seed of new tasks that are not in any session. 0 plays the held-out tasks."
         ),
     ] = 0,
     trials: Annotated[

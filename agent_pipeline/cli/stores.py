@@ -38,9 +38,9 @@ def discover(
 ) -> None:
     """Show what a session store contains.
 
-    Without a path, the command reads the stores of the settings, and Dagster gets a partition for
-    each of their agents. The exit code is 1 if a part of a store could not be read. Records that
-    were left out are counted.
+    If you do not give a path, the command reads the stores of the settings, and Dagster gets a
+    partition for each agent in these stores. The exit code is 1 if a part of a store could not be
+    read. Records that were left out are counted.
     """
     from agent_pipeline.ingestion.block_list import BlockList
     from agent_pipeline.ingestion.discovery import discover as look

@@ -39,20 +39,20 @@ class SessionsConfig(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest size of the store, as a share of the sessions of the last "
-            "run. A smaller store is refused, because most of it may be missing. "
-            "The limit also holds for the sessions with a verdict and with a "
-            "metric. 0 accepts any store."
+            "Smallest size of the store, as a share of the sessions of the last run. If the "
+            "store is smaller, the run fails, because sessions may be missing. The limit "
+            "also applies to the numbers of sessions with a verdict and with a metric. 0 "
+            "accepts any store."
         ),
     )
     largest_growth: float = Field(
         default=1.0,
         ge=0,
         description=(
-            "Largest number of new sessions, as a multiple of the sessions of the "
-            "last run. A store with more new sessions is refused, because "
-            "somebody may have planted them. Up to 30 new sessions, and three "
-            "times the usual number, are always accepted. 0 accepts any store."
+            "Largest number of new sessions, as a multiple of the sessions of the last run. "
+            "If more sessions are new, the run fails, because somebody may have planted "
+            "sessions. Up to 30 new sessions, and three times the usual number, are always "
+            "accepted. 0 accepts any store."
         ),
     )
 
@@ -465,8 +465,8 @@ class EpisodesConfig(Options):
         default=0,
         ge=0,
         description=(
-            "Longest message, in tokens. 0 means the longest message of the "
-            "agent's held-out rows, but at least 96."
+            "Longest message, in tokens. 0 means about twice the length of the longest "
+            "message in the agent's held-out rows, but at least 96."
         ),
     )
     max_length: int = Field(default=2048, ge=16, description=("Longest conversation, in tokens."))
@@ -502,8 +502,8 @@ class ComparisonConfig(Options):
     split: Literal["select", "test"] = Field(
         default="select",
         description=(
-            "Split on which the methods are measured. If test chooses a method, "
-            "no clean measurement is left."
+            "Split on which the methods are measured. If you choose a method by its result "
+            "on test, test is no longer a fair measurement of this method."
         ),
     )
     settings: list[str] = Field(

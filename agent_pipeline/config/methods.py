@@ -23,7 +23,8 @@ class MethodSettings(Section):
     name: str = Field(default="", description="Name of the method in reports.")
     description: str = Field(default="", description="Description of the method in one sentence.")
     train: Chain | None = Field(
-        default=None, description="Training steps of the method, instead of the agent's."
+        default=None,
+        description=("Training steps of the method, instead of the training steps of the agent."),
     )
     mix: bool = Field(
         default=False,
@@ -33,7 +34,7 @@ class MethodSettings(Section):
     )
     assets: AssetValues = Field(
         default={},
-        description=f"Settings of {', '.join(TRAINING)}. Other settings are the agent's.",
+        description=f"Settings of {', '.join(TRAINING)}. All other settings come from the agent.",
     )
 
     @field_validator("assets")

@@ -54,7 +54,9 @@ PREFERENCES = pa.schema(
         ),
         *define_optional(
             pa.float64(),
-            margin="the good session's score minus the bad session's; null without both",
+            margin=(
+                "the good session's score minus the bad session's score; null if a score is missing"
+            ),
         ),
         *define_required(
             pa.json_(),

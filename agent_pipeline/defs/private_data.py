@@ -41,11 +41,11 @@ def _table_check(
         name=TABLE_CHECK,
         partitions_def=partitions,
         blocking=True,
-        description="Passes if the detectors find no private value in this table's texts that the "
-        "table "
-        "`sessions` lacks. If it fails, no later asset is made from this table: remove the value "
-        "at "
-        "its source, or add it to `redaction.allow`.",
+        description=(
+            "Passes if the detectors find no private value in the texts that are in this table "
+            "but not in the table `sessions`. If it fails, no later asset is made from this "
+            "table: remove the value at its source, or add the value to `redaction.allow`."
+        ),
     )
     def check(
         context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
@@ -164,21 +164,21 @@ def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:
 gguf_export_texts = _texts_check(
     "gguf_export",
     True,
-    "Passes if the detectors find nothing private in the metadata of the GGUF files and in the "
-    "Modelfile. If it fails, the export is "
-    "neither played, decided on nor served.",
+    "Passes if the detectors find nothing private in the metadata of the GGUF files and in "
+    "the Modelfile. If it fails, the export gets no episodes and no decision, and is not "
+    "served.",
 )
 evaluation_texts = _texts_check(
     "evaluation",
     False,
-    "Passes if the pages and the Inspect logs hold nothing that looks private, besides the made-up "
-    "values of the held-out rows. If it "
-    "fails, read the answers of the model before you share a page.",
+    "Passes if the pages and the Inspect logs contain no text that looks private, except the "
+    "made-up values of the held-out rows. If it fails, read the answers of the model before "
+    "you share a page.",
 )
 episodes_texts = _texts_check(
     "episodes",
     False,
-    "Passes if the transcripts hold nothing that looks private, besides the made-up values of the "
-    "held-out rows. If it fails, the model "
-    "or the world wrote it: read the transcripts before you share them.",
+    "Passes if the transcripts contain no text that looks private, except the made-up values "
+    "of the held-out rows. If it fails, the model or the world wrote such a text: read the "
+    "transcripts before you share them.",
 )

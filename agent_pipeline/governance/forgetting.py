@@ -95,7 +95,7 @@ class Forgotten(msgspec.Struct, kw_only=True):
         session_ids: Ids of the sessions.
         aliases: Alias that replaces each id, in the order of the ids.
         partitions: Partitions in which the sessions are blocked; `*` for all partitions.
-        unknown: Ids that nothing in the lake names; nothing was changed for them.
+        unknown: Ids that are not in the lake; for these ids, nothing was changed.
         changes: Files that changed.
         judge_answers: Number of answers about the sessions that were removed from the judge's
             cache.

@@ -104,7 +104,7 @@ class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
         role: `session` if the row is about the session itself; `chosen` or `rejected` in a pair;
             `parent`, `original` (of a duplicate), `continuation` or `task` if the row is about
             another session that names the session.
-        facts: What the asset decided on the row.
+        facts: Decisions of the asset about the row.
     """
 
     asset: str

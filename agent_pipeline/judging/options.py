@@ -86,9 +86,9 @@ class JudgingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest number of labels, as a share of the sessions that people "
-            "had judged at the last run. Fewer labels are refused, because a file "
-            "may be missing. 0 accepts any number."
+            "Smallest number of labels, as a share of the sessions that people had judged at "
+            "the last run. If there are fewer labels, the run fails, because a file may be "
+            "missing. 0 accepts any number."
         ),
     )
     llm_max_requests: int = Field(

@@ -17,10 +17,7 @@ class PromotionPolicy(Options):
         default=0.05,
         gt=0,
         lt=1,
-        description=(
-            "Chance of promoting a model that is not better, for all decisions of "
-            "one year together."
-        ),
+        description=("Highest allowed chance, per year, of promoting a model that is not better."),
     )
     gain_sought: float = Field(
         default=0.1,
@@ -36,8 +33,8 @@ class PromotionPolicy(Options):
         ge=0,
         le=1,
         description=(
-            "Largest accepted loss, as a share, of call recall, of over-call, of "
-            "each capability and of the tasks done."
+            "Largest accepted worsening, as a share, of call recall, of over-call, of each "
+            "capability and of the tasks done."
         ),
     )
     loss_margin: float = Field(

@@ -41,7 +41,9 @@ CORESET = pa.schema(
         *define_optional(
             pa.string(), duplicate_of="the session whose row is used instead of this row"
         ),
-        *define_optional(pa.float64(), similarity="Jaccard similarity to that row, 0 to 1"),
+        *define_optional(
+            pa.float64(), similarity=("Jaccard similarity to the row that is used instead, 0 to 1")
+        ),
     ]
 )
 

@@ -171,7 +171,7 @@ CURATED = pa.schema(
             _JSON, missed_measures="required measures that failed or could not be taken"
         ),
         *define_optional(_TEXT, duplicate_of="the kept session that has the same content"),
-        *define_optional(_TEXT, continued_by="the session that continues where this one ends"),
+        *define_optional(_TEXT, continued_by="the session that continues this session"),
     ]
 )
 

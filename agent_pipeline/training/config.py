@@ -443,8 +443,8 @@ class GrpoTraining(OnPolicyTraining):
         default=1.0,
         ge=0,
         description=(
-            "Reward that is subtracted if an episode does harm, or if the model "
-            "calls a tool when no call is due."
+            "Reward that is subtracted if an episode does harm, or if the model calls a tool "
+            "although the logged agent did not."
         ),
     )
 

@@ -66,7 +66,7 @@ def describe_columns(
     ]
     count, table = max(shared, default=(0, ""))
     if table and count == len(columns):
-        yield f"The columns are those of `{table}`."
+        yield f"The table has the same columns as `{table}`."
         return
     if table:
         yield f"The table has all columns of `{table}`, and these columns:"
@@ -151,7 +151,7 @@ def describe_assets() -> Iterator[str]:
         own_checks = [check for check in checks if check.key.asset_key == node.key]
         yield describe_checks(own_checks, shared_checks)
     yield f"## {SHARED_CHECKS}"
-    yield "All these checks block."
+    yield "If one of these checks fails, the later assets do not run."
     yield make_table(
         ("check", "meaning"), ((f"`{name}`", text) for name, text in shared_checks.items())
     )

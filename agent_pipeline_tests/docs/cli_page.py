@@ -31,8 +31,8 @@ JSON_OUTPUTS = {
 """The struct that each command prints with `--json`."""
 
 INTRODUCTION = """\
-`make install` installs the command as `.venv/bin/agent-pipeline`. This page writes it without
-`.venv/bin`. Every command explains itself with `--help` or `-h`, for example
+`make install` installs the command as `.venv/bin/agent-pipeline`. On this page,
+`.venv/bin` is left out. To see the help of a command, add `--help` or `-h`, for example
 `agent-pipeline materialize --help`. `agent-pipeline --version` prints the version.
 
 A partition is one agent of one project, written as `project/agent`, such as `shop/support`.

@@ -54,8 +54,9 @@ def split_check(
 ) -> dg.AssetCheckSpec:
     """Return the check that an asset makes itself before it replaces its table."""
     what = (
-        "Passes if no session, task or exact text is in more than one split (train, select, test). "
-        "If it fails, the previous table stays: give trials of one task the same task id."
+        "Passes if no session, task or exact text is in more than one split (train, select, "
+        "test). If it fails, the previous table is kept: give all trials of a task the same "
+        "task id."
     )
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
@@ -307,8 +308,8 @@ def every_split_has_rows(
 def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no held-out conversation nearly equals a training conversation (four words in
-    five, by MinHash). If it fails, set `task_pattern` so that both conversations get the same task.
+    """Passes if no held-out conversation nearly equals a training conversation (80 % of the words,
+    by MinHash). If it fails, set `task_pattern` so that both conversations get the same task.
     """
     return near_check(workspace, SFT_TABLE, agent_key(context))
 
@@ -317,9 +318,9 @@ def no_held_out_row_is_nearly_a_training_row(
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no first request of a held-out session is nearly the same as a training request,
-    and no held-out session id looks like a trial of a training task. If it fails, name the task in
-    the data, or set `task_pattern` as the check proposes.
+    """Passes if no held-out session has nearly the same first request as a training session, and no
+    held-out session id looks like a trial of a training task. If it fails, record the task in the
+    data, or set `task_pattern` as the check proposes.
     """
     key = agent_key(context)
     with user_errors():

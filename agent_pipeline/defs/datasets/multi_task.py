@@ -99,7 +99,7 @@ def _named(keys: Sequence[PartitionKey], most: int = 20) -> str:
 def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.AssetCheckResult:
-    """Passes if no held-out conversation of an agent nearly equals a training conversation of
-    any agent (four words in five, by MinHash). If it fails, set `task_pattern` so that both
+    """Passes if no held-out conversation of an agent nearly equals a training conversation of any
+    agent (80 % of the words, by MinHash). If it fails, set `task_pattern` so that both
     conversations get the same task."""
     return near_check(workspace, MIXED_TABLE, None)

@@ -23,8 +23,9 @@ def replay_buffer(
     """A random sample of all rows on which this agent was ever trained, for replay in later
     training runs.
 
-    The sample keeps rows whose sessions the store has lost, until `agent-pipeline forget`
-    removes them. The sample has no row of a held-out task.
+    The sample also keeps rows of sessions that are no longer in the store. The command
+    `agent-pipeline forget` removes the rows of a session. The sample does not contain rows of
+    held-out tasks.
     """
     # The rows with the lowest hashes of their sessions. It is updated before the training that
     # reads it, which leaves out its own rows: made again from the same tables it has the same

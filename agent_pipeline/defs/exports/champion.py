@@ -64,11 +64,10 @@ def champion(
     """The decision whether the candidate replaces the champion, which is the model that is
     served.
 
-    The decision is to promote, hold or reject the candidate, or that the evidence does not
-    suffice. Both models answer the same turns of the split `select` and play the same episodes.
-    Without a champion, the candidate is compared with its base model. With `approve = "auto"`,
-    a promoted candidate becomes the champion and is on probation for some nights. Otherwise a
-    person decides.
+    The outcome of the decision is promote, hold, reject or cannot decide. Both models answer the
+    same turns of the split `select` and play the same episodes. If there is no champion, the
+    candidate is compared with its base model. With `approve = "auto"`, a promoted candidate becomes
+    the champion and is on probation for some nights. Otherwise a person decides.
     """
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
@@ -255,7 +254,7 @@ def promote() -> None:
 
 @dg.job(
     partitions_def=AGENTS,
-    description="Holds back an export of one agent: no decision promotes it.",
+    description="Holds back an export of one agent, so that no decision promotes the export.",
 )
 def hold() -> None:
     """Run the step that holds back an export."""

@@ -56,8 +56,9 @@ def gguf_export(
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """GGUF files of the adapter merged into its base model, for llama.cpp and Ollama.
 
-    llama.cpp loads each file, and its prompt tokens and greedy answers are compared with the
-    merged model's. If they differ, the asset fails, and the previous export remains the latest.
+    llama.cpp loads each file. Its prompt tokens and greedy answers are compared with the prompt
+    tokens and answers of the merged model. If they differ, the asset fails, and the previous export
+    remains the latest export.
     """
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
@@ -154,8 +155,9 @@ def serving(
 ) -> dg.MaterializeResult:
     """The folder that model servers read: the champion of every partition.
 
-    llama.cpp's server, vLLM and Ollama can read it. Without a champion, the partition has no
-    model in the folder. To choose a champion, run `agent-pipeline promote`.
+    llama.cpp's server, vLLM and Ollama can read the folder. If a partition does not have a
+    champion, the folder does not contain a model for it. To choose a champion, run
+    `agent-pipeline promote`.
     """
     with user_errors():
         config = in_force(context, workspace, ServingConfig)

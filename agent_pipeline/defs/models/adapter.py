@@ -99,8 +99,9 @@ def adapter(
     """The LoRA adapter of the last training step that the setting `train` names.
 
     The chain starts with supervised fine-tuning (SFT) on the chosen rows. DPO, KTO, GRPO,
-    self-distillation and distillation can follow, each continuing from the adapter before it.
-    Steps that did not change are reused. The adapter is evaluated, exported and may be served.
+    self-distillation and distillation can follow. Each step continues from the adapter of the
+    previous step. Steps that did not change are reused. The adapter is evaluated, exported and may
+    be served.
     """
     with user_errors():
         chain = workspace.settings().chain(agent_key(context))

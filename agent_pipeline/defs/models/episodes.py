@@ -51,9 +51,9 @@ def episodes(
 ) -> dg.MaterializeResult:
     """Episodes in which the exported model does the held-out tasks in the agent's world.
 
-    The report counts the tasks done, and the episodes that harm. For comparison, the base model
-    plays the same tasks, and the logged sessions are scored on them. Every transcript is kept.
-    An agent without a world has no episodes.
+    The report counts the tasks done, and the episodes with harm. For comparison, the base model
+    plays the same tasks, and the logged sessions are scored on them. Every transcript is kept. An
+    agent without a world has no episodes.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)

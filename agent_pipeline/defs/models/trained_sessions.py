@@ -32,7 +32,7 @@ from agent_pipeline.training.chain import find_session_uses
 def trained_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> Iterator[dg.MaterializeResult]:
-    """One row per session on which the last training run trained.
+    """One row per session that the last training run used.
 
     The table shows which sessions are new. A nightly run stops here if too few sessions are new
     (`night.new_sessions`), and no verdict, setting or code changed. The run also stops here if the

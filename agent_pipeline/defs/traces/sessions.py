@@ -71,15 +71,15 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
                 "sessions",
                 SCHEMAS_CHECK,
                 "Passes if the tool schemas come from the source or from the settings. If it "
-                "fails, they "
-                "were inferred from calls: name a file of schemas with the setting `tools`.",
+                "fails, the schemas were inferred from calls: set `tools` to a file with "
+                "schemas.",
             ),
             own_check(
                 "sessions",
                 TOOLS_CHECK,
-                "Passes if new sessions have the tools, schemas and argument types of the last "
-                "version. "
-                "If it fails, find out whether the agent's tools changed.",
+                "Passes if new sessions have the same tools, schemas and argument types as "
+                "the last version of the table. If it fails, find out whether the agent's "
+                "tools changed.",
             ),
         ],
     ),
@@ -142,11 +142,11 @@ def sessions(
 def nothing_private_was_written(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if the table contains no private value, and no other form of a private value that
-    the detectors find in the store.
+    """Passes if the table does not contain a private value, or another form of a private value from
+    the store.
 
-    If it fails, no later asset is made from the table: report the kinds that the metadata of the
-    check names, or add the value to `redaction.allow`. The metadata never contains a value.
+    If it fails, no later asset is made from the table: report the kinds in the metadata of the
+    check, or add the value to `redaction.allow`. The metadata never contains a value.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
