@@ -146,10 +146,11 @@ def line(subject: Subject, folder: Path) -> str:
 HEAD = """# Model families
 
 This page lists the chat templates that were tested, and the template with which each family is
-trained. [Choose a base model](../how-to/base-model.md) explains the choice.
+trained. The guide [Choose
+a base model](../how-to/base-model.md) explains the choice.
 
 Each row is the result of a test with a tiny model that has random weights and the family's chat
-template. The test does what the pipeline does:
+template. The test runs the same steps as the pipeline:
 
 1. Check whether the template loses anything, such as tools or tool calls.
 2. Encode four conversations, and verify the loss mask of each conversation on its tokens.
@@ -161,27 +162,28 @@ template. The test does what the pipeline does:
 |---|---|
 | template source | `TRL` if TRL contains a copy of the template; `documentation` if the template was written from the model's documentation; `the model` if it is the template of the installed model |
 | architecture | the architecture of the test model; `llama` replaces architectures that cannot be made tiny with the test's vocabulary |
-| template used | the model's own template; or ours (this project's template, with the tool calls of Hermes 2 Pro) if the model's own template loses something |
-| training row | `turn` if the template is not prefix-preserving; each turn is then trained with the prompt that the model gets when it is served |
+| template used | the model's own template; or our template (with the tool calls of Hermes 2 Pro), if the model's own template loses something |
+| training row | `turn` if the template is not prefix-preserving; each turn is then trained with the prompt that a server would send |
 | recorded thoughts | whether thoughts are trained if `sft_dataset.reasoning` is `true` |
 | stop tokens | the tokens that end a turn of the assistant |
 | llama.cpp | the texts and tokens that are equal in llama.cpp and in training |
 | vLLM parser | the value of vLLM's option `--tool-call-parser` for this template; not tested with vLLM |
-| reason | why the template is used, and what was changed in it |
+| reason | the reason why the template is used, and the changes in it |
 
 All tests use the vocabulary of SmolLM2 with the special tokens of the family. The tokenizers of the
 other families are not tested.
 
-Four rules hold for all families:
+Four rules apply to all families:
 
 - **Numbers in earlier calls.** If a template takes the arguments of calls as text, llama.cpp shows
   the numbers of earlier calls unchanged. If a template needs objects (Qwen3.5), llama.cpp rounds
-  these numbers, and training shows the same rounded numbers. The call that is trained keeps its
-  digits.
+  these numbers, and the training prompts contain the same rounded numbers. A call that the model
+  learns to write keeps all its digits.
 - **Dates.** If a template writes today's date, the date is always 26 July 2024, in training and in
   the exported file. Write the real date into the agent's system prompt.
-- **Refused rows.** If a template refuses a row, the row is dropped and counted. Llama 3 refuses
-  parallel calls. Mistral refuses a greeting before the first user message.
+- **Dropped rows.** If a template cannot render a row, the row is dropped and counted. For example,
+  Llama 3 cannot render parallel calls, and Mistral cannot render a greeting before the first user
+  message.
 - **Words before a call.** Some templates drop the words that the model writes before a call.
 
 ## Templates
@@ -193,7 +195,7 @@ Four rules hold for all families:
 TRL_HEAD = """
 ## Compared with TRL
 
-TRL has functions that answer the same questions. The table shows why the pipeline uses its own
+TRL has functions that check the same properties. The table shows why the pipeline uses its own
 functions. "Refused" means that TRL does not support the template.
 
 | question | TRL | this pipeline |
@@ -203,8 +205,8 @@ functions. "Refused" means that TRL does not support the template.
 | Is the stop token trained? | `is_chat_template_stop_token_trained`, with TRL's own training template | verifies the loss mask on the tokens of each row |
 | Can replies be parsed? | `parse_response`, which supports only unchanged templates | parses our template and changed templates too |
 
-A wrong "yes" for *prefix-preserving* would train the model on prompts that it never gets when it is
-served. A dash means that the template is not used.
+If the answer for *prefix-preserving* were wrongly "yes", the model would be trained on prompts that
+a server never sends. A dash means that the template is not used.
 
 The last three columns count replies that were parsed correctly, of seven replies that the template
 wrote. Families without parallel calls or without words before a call have fewer replies. The
