@@ -136,7 +136,7 @@ class PrivateDataError(PipelineError):
         )
         super().__init__(
             f"{what} holds private data ({sentences}), so it does not leave the lake: remove the "
-            "data at its source, or name what may stay in redaction.allow."
+            "data at its source, or allow the values with `redaction.allow`."
         )
 
 
@@ -221,9 +221,9 @@ def first_line(error: BaseException) -> str:
 
 
 LESS_MEMORY = (
-    "set gradient_checkpointing to on, lower max_length (and per_device_train_batch_size, if it "
-    "was raised), set precision to bfloat16, or choose a smaller "
-    "base_model (docs/troubleshooting.md, Out of memory)"
+    "set `gradient_checkpointing` to on, lower `max_length` (and `per_device_train_batch_size`, "
+    "if you raised it), set `precision` to bfloat16, or choose a smaller `base_model` "
+    "(docs/troubleshooting.md, Out of memory)"
 )
 """What helps a training run that is out of memory, cheapest first."""
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
@@ -241,30 +241,30 @@ def disk_sentence(error: BaseException) -> str | None:
     where = f" at {filename}" if filename else ""
     if number in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in _FULL):
         return (
-            f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the "
-            "last good version is untouched."
+            f"The disk is full{where}: free some space, or set AGENT_PIPELINE_LAKE to another "
+            "disk. The last good version is not changed."
         )
     if number in (errno.EACCES, errno.EROFS, errno.EPERM):
         return (
             f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user "
-            "may write."
+            "can write to."
         )
     if number == errno.EIO:
         return (
-            f"The disk has an error{where} (input/output error): check it, and set "
-            "AGENT_PIPELINE_LAKE to a sound one."
+            f"The disk has an error{where} (input/output error): check the disk, or set "
+            "AGENT_PIPELINE_LAKE to another disk."
         )
     if number in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG):
         return (
-            f"The path cannot be used{where} ({os.strerror(number)}): set AGENT_PIPELINE_LAKE to a "
-            "folder that this user may write."
+            f"The path cannot be used{where} ({os.strerror(number)}): set AGENT_PIPELINE_LAKE to "
+            "a folder that this user can write to."
         )
     cause: BaseException | None = error
     while cause:
         if type(cause).__module__.partition(".")[0] in _BUCKETS:
             return (
-                f"The bucket cannot be used ({first_line(cause)}): correct lake and lake_options, "
-                "or repeat when it can be reached."
+                f"The bucket cannot be used ({first_line(cause)}): correct `lake` and "
+                "`lake_options`, or repeat when the bucket can be reached."
             )
         cause = cause.__cause__ or cause.__context__
     return None

@@ -51,8 +51,7 @@ def parse_key(text: str) -> PartitionKey:
     if not slash or any(not _valid(part) for part in (project, agent)):
         raise PartitionError(
             f"{text!r} is not a partition: write it as project/agent, each part of a-z, 0-9, '.', "
-            f"'_' and '-', "
-            f"beginning with a letter or a digit (for example tau/airline)."
+            "'_' and '-', and begin each part with a letter or a digit (for example tau/airline)."
         )
     return PartitionKey(project, agent)
 
@@ -74,8 +73,8 @@ def _slug(name: str, what: str) -> str:
     slug = _plain_slug(name)
     if not _valid(slug):
         raise PartitionError(
-            f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, "
-            f"and no '..' in it."
+            f"The {what} name {name!r} cannot be a partition: begin the name with a letter or a "
+            "digit, and do not use '..' in it."
         )
     return f"{slug[:_MAX_BODY].rstrip('-._')}-{name_hash(name)}"
 

@@ -74,7 +74,7 @@ def send_notifications(
         return ""
     if len(refused_causes) == len(lines_by_cause):
         return (
-            f"No notification was delivered: {', '.join(refused_causes)}. None of the "
+            f"No notification was delivered ({', '.join(refused_causes)}). None of the "
             f"{len(senders)} addresses of notify.urls could be reached."
         )
     text = f"{', '.join(refused_causes)}: see the runs in the UI."
@@ -114,7 +114,8 @@ def open_senders(urls: Sequence[str]) -> list["apprise.Apprise"]:
         import apprise
     except ImportError:
         raise SettingsError(
-            "notify.urls needs Apprise: pip install 'agent-pipeline[notify]'."
+            "The setting `notify.urls` needs the package Apprise: run `pip install "
+            "'agent-pipeline[notify]'`."
         ) from None
     senders = []
     for position, url in enumerate(urls, start=1):
@@ -122,9 +123,9 @@ def open_senders(urls: Sequence[str]) -> list["apprise.Apprise"]:
         if not sender.add(os.path.expandvars(url)):
             scheme = url.partition("://")[0] if "://" in url else "no scheme"
             raise SettingsError(
-                f"Apprise does not support address {position} of notify.urls ({scheme}): see "
-                "https://appriseit.com/services for the supported addresses. A variable that the "
-                "address names may not be set."
+                f"Apprise does not support address {position} of `notify.urls` ({scheme}): see "
+                "https://appriseit.com/services for the supported addresses. If the address names "
+                "an environment variable, check that the variable is set."
             )
         senders.append(sender)
     return senders

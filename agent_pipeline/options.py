@@ -87,7 +87,7 @@ class Options(BaseModel):
                 if current_name in values:
                     raise SettingsError(
                         f"{name!r} is the earlier name of {current_name!r}, and both are set: "
-                        f"leave {name} out."
+                        f"remove `{name}`."
                     )
             renamed[current_name] = value
         return renamed
@@ -172,7 +172,7 @@ class Options(BaseModel):
 def _log_earlier_name(name: str, current_name: str) -> None:
     """Log the hint once per process: a settings file is read many times."""
     logging.getLogger(__name__).warning(
-        "The setting %s is called %s now. Both names are accepted: use the new one.",
+        "The setting `%s` is called `%s` now. Both names are accepted: use the new name.",
         name,
         current_name,
     )
@@ -239,7 +239,7 @@ def _describe_problem(first: ErrorDetails, model: type[BaseModel], prefix: str, 
 def _nearest(name: str, owner: type[BaseModel]) -> str:
     other_names = getattr(owner, "other_names", {})
     if name in other_names:
-        return f": it is called {other_names[name]} here."
+        return f": it is called `{other_names[name]}` here."
     removed_options = getattr(owner, "removed_options", {})
     if name in removed_options:
         return f" any more, because {removed_options[name]}: delete it."

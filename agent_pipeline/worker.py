@@ -119,8 +119,8 @@ def _check_version(task: str, requested: int | None) -> None:
     """
     if requested is not None and (task not in TASKS or TASKS[task].version != requested):
         raise SettingsError(
-            f"The worker's agent-pipeline is another than the run's, which asks for version "
-            f"{requested} of {task}: install the same on both."
+            "The worker and the run have different versions of agent-pipeline, because the run "
+            f"asks for version {requested} of the task {task}: install the same version for both."
         )
 
 

@@ -173,15 +173,15 @@ def report(
     named = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
     if PAGE not in named.manifest["files"]:
         raise DataError(
-            f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is "
-            f"older. Materialize it again."
+            f"The {named.asset} of {key} has no page, because a session on the page was forgotten "
+            f"or an older version made it: materialize `{named.asset}` again."
         )
     try:
         page = shutil.copyfile(named.path / PAGE, out) if out else named.path / PAGE
     except OSError as error:
         raise DataError(
-            f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that "
-            f"is there."
+            f"The page cannot be copied to {out} ({error.strerror}): name a file in an existing "
+            "folder."
         ) from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if browse:

@@ -50,14 +50,13 @@ def dagster_home() -> Path:
         written = yaml.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(
-            f"Dagster's home {home} cannot be used ({error.strerror}: {error.filename}): set "
-            f"DAGSTER_HOME to a folder that this user may "
-            "write, on a disk that has room."
+            f"Dagster's home {home} cannot be used ({error.strerror}, {error.filename}): set "
+            "DAGSTER_HOME to a folder that this user can write to, on a disk with free space."
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"{yaml} is not a text file ({error}): correct it, or delete it to have the default "
-            f"again."
+            f"{yaml} is not a text file ({error}): correct the file, or delete it to get the "
+            "default file back."
         ) from error
     reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", written, re.MULTILINE)
     if bool(postgres) != bool(
@@ -65,14 +64,14 @@ def dagster_home() -> Path:
     ):  # else the runs of one home would come to lie in two databases
         problem = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
         raise SettingsError(
-            f"{POSTGRES} {problem.format(yaml)}: change one of them "
-            "(docs/how-to/operate.md, PostgreSQL)."
+            f"The environment variable {POSTGRES} {problem.format(yaml)}: change the variable or "
+            "the file (docs/how-to/operate.md, PostgreSQL)."
         )
     if postgres:
         if not find_spec("dagster_postgres"):
             raise SettingsError(
-                f"{POSTGRES} needs the package dagster-postgres: pip install "
-                f"'agent-pipeline[postgres]'."
+                f"The environment variable {POSTGRES} needs the package dagster-postgres: run "
+                "`pip install 'agent-pipeline[postgres]'`."
             )
         name_postgres_driver()
     os.environ["DAGSTER_HOME"] = str(home)
@@ -153,8 +152,7 @@ def _opening_failure(home: Path, error: Exception) -> str | None:
     if isinstance(error, OSError):
         return (
             f"Dagster's home {home} cannot be used ({error}): set DAGSTER_HOME to a folder that "
-            f"this user may write, on a disk that has "
-            "room."
+            "this user can write to, on a disk with free space."
         )
     if module.startswith(("dagster_postgres", "sqlalchemy", "psycopg2", "sqlite3")):
         return database_sentence(home, error)
@@ -164,8 +162,8 @@ def _opening_failure(home: Path, error: Exception) -> str | None:
         )  # of DagsterInvalidConfigError, whose first line says nothing
         reason = details[0].message if details else " ".join(str(error).split())
         return (
-            f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct it, or delete "
-            f"it to have the default again."
+            f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct the file, or "
+            "delete it to get the default file back."
         )
     return None
 
@@ -175,18 +173,18 @@ def database_sentence(home: Path, error: Exception) -> str:
     reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
     if os.environ.get(POSTGRES):
         return (
-            f"PostgreSQL at {POSTGRES} does not open Dagster's tables: "
+            f"The PostgreSQL server of {POSTGRES} cannot open Dagster's tables: "
             f"{without_credentials(reason)}"
         )
     if "locked" in reason:
         return (
-            f"Dagster's database in {home} is locked: end the process that holds it (another "
-            f"agent-pipeline or dagster), and repeat."
+            f"Dagster's database in {home} is locked: end the other agent-pipeline or dagster "
+            "process that locks it, then repeat."
         )
     if "full" in reason or "disk I/O" in reason:
         return (
-            f"Dagster's database in {home} cannot be written ({reason}): make room, or set "
-            f"DAGSTER_HOME to another disk."
+            f"Dagster's database in {home} cannot be written ({reason}): free some disk space, or "
+            "set DAGSTER_HOME to another disk."
         )
     if "readonly" in reason or "unable to open" in reason:
         return (
@@ -197,9 +195,9 @@ def database_sentence(home: Path, error: Exception) -> str:
         ", ".join(str(file) for file in sorted(home.rglob("*.db")) if not _is_sound(file)) or home
     )
     return (
-        f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move it "
-        f"away to begin with an empty history of "
-        "runs. Tables and models are in the lake, and stay."
+        f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move "
+        "it away to begin with an empty history of runs. Tables and models are in the lake and "
+        "are not lost."
     )
 
 

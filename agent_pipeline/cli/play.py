@@ -78,21 +78,23 @@ def play(
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
         raise SettingsError(
-            f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml '
-            f"(docs/how-to/write-a-world.md)."
+            f'{key} has no world to play in: set `world` in [agents."{key}"] of pipeline.toml '
+            "(docs/how-to/write-a-world.md)."
         )
     if (store := out / f"{key.project}.jsonl").exists():
         raise SettingsError(
-            f"{store} is the store of an earlier play: name another folder for --out, or delete it."
+            f"{store} already holds the sessions of an earlier `play`: name another folder for "
+            f"--out, or delete {store}."
         )
     if traces is not None and traces.resolve().is_relative_to(out.resolve()):
         raise SettingsError(
-            f"{traces} is in {out}, where the pipeline would read each session twice: name another "
-            f"folder for --traces."
+            f"The folder {traces} of --traces is inside {out}, so the pipeline would read each "
+            f"session twice: name a folder outside {out} for --traces."
         )
     if trials > 1 and not temperature:
         raise SettingsError(
-            f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial."
+            f"All {trials} trials of a task would be equal, because decoding is greedy: set "
+            "--temperature, or play one trial."
         )
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
@@ -186,10 +188,10 @@ def _session_ids(
             )
             if (named := find_task_key(session, pattern, "")) != task_id:
                 raise SettingsError(
-                    f"task_pattern {task_pattern!r} reads the task {named!r} from the id "
-                    f"{session_id} of a session that would play "
-                    f"{task_id!r}: a held-out task could be trained on. Begin it with "
-                    f"^(?!played-), or name tasks by task_field."
+                    f"The setting `task_pattern` ({task_pattern!r}) reads the task {named!r} from "
+                    f"the session id {session_id}, but this session would play the task "
+                    f"{task_id!r}. A held-out task could be trained on: begin the pattern with "
+                    "^(?!played-), or name tasks with `task_field`."
                 )
     return ids
 
@@ -256,8 +258,8 @@ def _player(
         )
     if model == "champion" and lake.champion(EXPORT, key) is None:
         raise SettingsError(
-            f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the "
-            f"latest export one."
+            f"{key} has no champion to play: run `agent-pipeline promote {key}` to make the "
+            "latest export the champion."
         )
     if model in ("champion", "gguf") or model.endswith(".gguf"):
         export = (
@@ -270,17 +272,19 @@ def _player(
         form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
             raise SettingsError(
-                f"There is no GGUF file {form.model}: export one (gguf_export), or name another."
+                f"There is no GGUF file {form.model}: materialize `gguf_export`, or name another "
+                "file."
             )
         return gguf_player(form, *limits, temperature)
     if model not in ("adapter", "base"):
         raise SettingsError(
-            f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file "
-            f"or URL#name."
+            f"{model!r} is not a model that can play: give champion, gguf, adapter, base, a .gguf "
+            "file, or an endpoint as URL#name."
         )
     if temperature:
         raise SettingsError(
-            "A model in memory answers greedily: play gguf, or an endpoint, with a temperature."
+            "The models `adapter` and `base` decode greedily and take no temperature: leave "
+            "--temperature out, or play `gguf` or an endpoint."
         )
     adapter = settings.candidate(key)
     made_from = adapter.manifest["made_from"]

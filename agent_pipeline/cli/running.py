@@ -69,11 +69,14 @@ def materialize(
     """Run the assets of one agent, with the same graph, instance and settings as the UI."""
     if partition is None and select == "*":
         raise SettingsError(
-            "Nothing says what to materialize: name a partition (project/agent), or --select "
+            "No partition is given: name a partition (project/agent), or use --select "
             "multi_task_dataset."
         )
     if save and not settings:
-        raise SettingsError("--save writes what --set says, and there is no --set.")
+        raise SettingsError(
+            "--save writes the settings of --set, but --set is not given: add "
+            "--set asset.setting=value."
+        )
     key = parse_key(partition) if partition else None
     values, materialized = run(key, select, settings or [], fresh=fresh)
     if save:
@@ -225,7 +228,7 @@ def check_port(host: str, port: int) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
             f"The web server cannot listen at {host}:{port} ({reason}): choose another --port or "
-            f"--host, or end the program that uses it."
+            "--host, or end the program that uses this port."
         ) from error
 
 

@@ -132,9 +132,8 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
                 f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}"
             ) from error
         raise SettingsError(
-            f"The selection {written!r} is not one that Dagster understands: name assets or "
-            f"groups, such as 'adapter', "
-            "'+sft_dataset' or 'group:exports', and join them by 'or'."
+            f"Dagster does not understand the selection {written!r}: name assets or groups, such "
+            "as 'adapter', '+sft_dataset' or 'group:exports', and join them by 'or'."
         ) from error
     names = {key.path[-1] for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
@@ -142,6 +141,6 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         known = ", ".join(sorted(key.path[-1] for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(
             f"The selection {written!r} names no asset that can be materialized {having} a "
-            f"partition: there are {known}."
+            f"partition: choose from {known}."
         )
     return names

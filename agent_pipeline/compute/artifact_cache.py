@@ -97,8 +97,8 @@ def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> BuiltResult:
             return _describe(artifact, reused=False)
     except Timeout as error:
         raise DataError(
-            f"Another process is building the same {recipe.asset} of {key}: wait for its run to "
-            "end, or cancel it."
+            f"Another process is building the same {recipe.asset} of {key}: wait until that run "
+            "ends, or cancel it."
         ) from error
 
 

@@ -99,8 +99,8 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         artifact = lake.find(reference.asset, self.key, reference.identity)
         if artifact is None:
             raise DataError(
-                f"The {reference.asset} {reference.identity[:16]} of {self.partition} is gone: "
-                f"materialize {name_asset_to_select(reference.asset)} again."
+                f"The {reference.asset} {reference.identity[:16]} of {self.partition} was "
+                f"deleted: materialize `{name_asset_to_select(reference.asset)}` again."
             )
         return lake.verify(artifact)
 

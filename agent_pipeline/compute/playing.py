@@ -115,8 +115,8 @@ def play_all(
                 )
                 if episodes and all(episode.end == "refused" for episode in episodes):
                     raise InfrastructureError(
-                        f"{episodes[0].complaint}, and no other conversation was answered: correct "
-                        f"its settings."
+                        f"{episodes[0].complaint}, and the model answered no other conversation: "
+                        "correct the settings of the model."
                     )
             else:
                 played[name] = play(make, tasks, player, max_turns, trials, progress=report)

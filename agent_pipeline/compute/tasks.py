@@ -284,9 +284,9 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     evaluation = params.find_artifact(params.evaluation)
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
         raise DataError(
-            f"The evaluation {evaluation.identity[:16]} of {params.partition} is of another "
-            f"adapter "
-            f"than {adapter.identity[:16]}, which is to be exported: materialize evaluation again."
+            f"The evaluation {evaluation.identity[:16]} of {params.partition} measured another "
+            f"adapter than {adapter.identity[:16]}, which is to be exported: materialize "
+            "`evaluation` again."
         )
     base = params.base_of(adapter)
     llama_cpp = params.llama_cpp or None
@@ -352,8 +352,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     # The two values come from several places, so no settings form can check them together.
     if config["trials"] > 1 and not config["temperature"]:
         raise SettingsError(
-            f"{config['trials']} greedy trials of a task are the same trial: set "
-            "episodes.temperature, or one trial."
+            f"All {config['trials']} trials of a task would be equal, because decoding is greedy: "
+            "set `episodes.temperature`, or set `episodes.trials` to 1."
         )
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base = params.base_of(adapter)

@@ -133,7 +133,7 @@ def until_silent(
 
 def _leave() -> None:
     """End the process at once."""
-    print("The run that asked for this work is gone: the worker ends.", flush=True)
+    print("The run that started this worker has ended, so the worker ends too.", flush=True)
     os._exit(1)
 
 

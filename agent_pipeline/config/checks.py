@@ -58,13 +58,13 @@ def problems(settings: Settings) -> list[str]:
         if sentence not in general
     ]
     files = [
-        f"The labels {path} do not exist: correct the setting labels."
+        f"The labels file {path} does not exist: correct the setting `labels`."
         for path in settings.labels_paths
         if not path.exists()
     ]
     if settings.rubric_path and not settings.rubric_path.is_file():
         files.append(
-            f"The rubric {settings.rubric_path} does not exist: correct the setting judge.rubric."
+            f"The rubric {settings.rubric_path} does not exist: correct the setting `judge.rubric`."
         )
     return [*general, *agent_sentences, *files]
 
@@ -125,8 +125,8 @@ def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
             and resolve(settings, ASSETS[asset], key).options.model_dump()["reasoning"] != trained
         ):
             raise SettingsError(
-                f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the "
-                f"other: set both alike."
+                f"The settings `sft_dataset.reasoning` and `{asset}.reasoning` differ, so the "
+                f"step {step} would unlearn what sft trains: set both to the same value."
             )
 
 
@@ -150,22 +150,24 @@ def check_place(settings: Settings, place: Place) -> None:
             "login node."
         )
     if place == "kubernetes" and not settings.kubernetes.image:
-        raise SettingsError('compute = "kubernetes" needs an image to run: set kubernetes.image.')
+        raise SettingsError(
+            'compute = "kubernetes" needs a container image: set `kubernetes.image`.'
+        )
     if plain := [
         name
         for name, value in settings.lake_options.items()
         if _SECRET.search(name) and not str(value).startswith("$")
     ]:
         raise SettingsError(
-            f'compute = "{place}" would show lake_options.{plain[0]} in the job\'s specification: '
-            f'write it as "$NAME", the name of a '
-            "variable that the worker's machine has."
+            f'compute = "{place}" would write the value of `lake_options.{plain[0]}` into the '
+            'specification of the job: write the value as "$NAME", the name of an environment '
+            "variable of the worker's machine."
         )
     if not settings.shares_lake:
         raise SettingsError(
             f'compute = "{place}" runs tasks on machines that cannot open the folder '
-            f"{settings.lake_url}: set lake to a bucket, or, where "
-            "they all mount a folder around it at the same path, set shared to that folder."
+            f"{settings.lake_url}: set `lake` to a bucket, or set `shared` to a folder around the "
+            "lake that all machines mount at the same path."
         )
 
 
@@ -182,7 +184,7 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
     """Return one sentence per agent that has settings and is in no store."""
     known = [str(key) for key in partitions]
     return [
-        f'[agents."{name}"] sets an agent that no store has{did_you_mean(name, known)}'
+        f'[agents."{name}"] names an agent that is in no store{did_you_mean(name, known)}'
         for name in settings.agents
         if name not in known
     ]

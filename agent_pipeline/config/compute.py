@@ -41,7 +41,7 @@ def _table(value: Any) -> Any:
 def _of_heavy(places: dict[str, Place]) -> dict[str, Place]:
     if other := next((name for name in places if name not in (ALL, *HEAVY)), ""):
         raise ValueError(
-            f"no worker runs for {other!r}{did_you_mean(other, (ALL, *HEAVY))}".rstrip(".")
+            f"{other!r} is not a task of a worker{did_you_mean(other, (ALL, *HEAVY))}".rstrip(".")
         )
     return places
 

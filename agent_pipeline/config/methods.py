@@ -41,7 +41,9 @@ class MethodSettings(Section):
     @classmethod
     def _of_a_training(cls, assets: AssetValues) -> AssetValues:
         if other := next((name for name in assets if name not in TRAINING), ""):
-            raise ValueError(f"a method sets nothing of {other!r}{did_you_mean(other, TRAINING)}")
+            raise ValueError(
+                f"a method cannot set options of {other!r}{did_you_mean(other, TRAINING)}"
+            )
         return assets
 
 

@@ -29,7 +29,7 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
         path, equals, written = text.partition("=")
         if not equals:
             raise SettingsError(
-                f"{text!r} sets nothing: write asset.setting=value, or setting=value."
+                f"{text!r} has no value to set: write asset.setting=value, or setting=value."
             )
         asset, _, name = path.strip().rpartition(".")
         for owner in _owners(asset, name, selected):
@@ -44,7 +44,9 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
 
 def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
     if asset and asset not in ASSETS:
-        raise SettingsError(f"There is no asset {asset!r} to set{did_you_mean(asset, ASSETS)}")
+        raise SettingsError(
+            f"There is no asset {asset!r} with settings{did_you_mean(asset, ASSETS)}"
+        )
     having = [
         asset_name
         for asset_name, options in ASSETS.items()
@@ -56,7 +58,7 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
         if ours := next(
             (options.other_names[name] for options in candidates if name in options.other_names), ""
         ):
-            raise SettingsError(f"There is no setting {name!r}: it is called {ours} here.")
+            raise SettingsError(f"There is no setting {name!r}: use its name here, `{ours}`.")
         for options in candidates:
             if name in options.removed_options:
                 raise SettingsError(

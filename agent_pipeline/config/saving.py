@@ -40,7 +40,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
                 table[name] = value
     except (TOMLKitError, TypeError, AttributeError) as error:
         raise SettingsError(
-            f"{path} cannot be changed ({error}): write the settings by hand."
+            f"{path} cannot be changed ({error}): edit the file by hand."
         ) from error
     write_atomically(path, tomlkit.dumps(document).encode("utf-8"))
     return path

@@ -209,8 +209,8 @@ class JudgeSettings(Section):
         """
         if not (self.endpoint and self.model):
             raise SettingsError(
-                "decided_by names llm, but there is none to ask: set judge.endpoint and "
-                "judge.model in pipeline.toml."
+                "The setting `decided_by` names llm, but no language model is configured: set "
+                "`judge.endpoint` and `judge.model` in pipeline.toml."
             )
         return self
 

@@ -429,9 +429,13 @@ def load_settings(**overrides: Any) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not a TOML file ({error}): correct it.") from error
     except OSError as error:
-        raise SettingsError(f"{file} cannot be read ({error}): check its permissions.") from error
+        raise SettingsError(
+            f"{file} cannot be read ({error}): check the permissions of the file."
+        ) from error
     except ValueError as error:  # JSON in a variable that is none
-        raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
+        raise SettingsError(
+            f"An environment variable has a wrong value ({error}): correct the variable."
+        ) from error
     set_largest_record(settings.largest_record_mb)
     set_module_folder(file.parent if file else None)
     settings._home = file.parent if file else Path.cwd()
@@ -470,7 +474,8 @@ def config_file() -> Path | None:
     if named := os.environ.get(PREFIX + "CONFIG"):
         if not Path(named).is_file():
             raise SettingsError(
-                f"AGENT_PIPELINE_CONFIG names {named}, which is not a file: correct it or unset it."
+                f"AGENT_PIPELINE_CONFIG names {named}, which is not a file: correct or unset the "
+                "variable."
             )
         return Path(named).resolve()
     here = Path.cwd()
@@ -507,7 +512,7 @@ def _check_assets(settings: Settings, file: Path | None) -> None:
         for asset, values in assets.items():
             if asset not in ASSETS:
                 raise SettingsError(
-                    f"There is no asset {asset!r} to set ([{table}.{asset}] in "
+                    f"There is no asset {asset!r} with settings ([{table}.{asset}] in "
                     f"{_where(file)}){did_you_mean(asset, ASSETS)}"
                 )
             ASSETS[asset].validated(values, f"{table}.{asset}.", _where(file))
@@ -525,9 +530,12 @@ def _tools(path: Path) -> list[Tool]:
         )  # what the lake could not hold
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function "
-            f"schemas."
+            f"The tools file {path} cannot be read ({error}): write a JSON list of OpenAI "
+            "function schemas into the file."
         ) from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise SettingsError(f"The tools file {path} holds no JSON list of OpenAI function schemas.")
+        raise SettingsError(
+            f"The tools file {path} does not hold a JSON list of OpenAI function "
+            "schemas: write such a list into the file."
+        )
     return tools

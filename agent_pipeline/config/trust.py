@@ -67,9 +67,9 @@ def check_trusted(asset: str, run: Mapping[str, object], configured: Options) ->
         ]
         if strange:
             raise SettingsError(
-                f"The run sets {asset}.{name} to {strange[0]!r}, which runs code or sends data "
-                f"somewhere: set it in pipeline.toml or in "
-                "the environment. Run config may not set it."
+                f"The run config sets `{asset}.{name}` to {strange[0]!r}, which could run code or "
+                "send data to another machine, so run config may not set it: set it in "
+                "pipeline.toml or in the environment."
             )
 
 

@@ -90,9 +90,9 @@ class SplitError(DataError):
             f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names
         )
         super().__init__(
-            f"{asset} was not replaced, because something is in more than one split ({examples}): "
-            "give trials of one task the same task id (task_pattern), or drop one of two equal "
-            "sessions.",
+            f"{asset} was not replaced, because a session, task or text is in more than one split "
+            f"({examples}): give all trials of a task the same task id (`task_pattern`), or "
+            "remove one of two equal sessions from the store.",
             asset=asset,
         )
 

@@ -244,7 +244,7 @@ def push_folder(folder: UPath, repository: str, private: bool = True) -> str:
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ExportError(
             f"The data set cannot be pushed to {repository} ({first_line(error)}): log in with "
-            "'hf auth login', or leave push_to empty; the folder is complete where it is."
+            "`hf auth login`, or leave `push_to` empty. The local folder is complete."
         ) from error
 
 

@@ -88,8 +88,8 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The split ledger of {key} at {lake.table(LEDGER_TABLE, key)} is damaged: restore a "
-            "copy of it, or delete it. Without a ledger, every task gets the split of its hash "
-            "again, which is the same split if the sizes have not changed.",
+            "copy of it, or delete it. Without a ledger, the split of each task is computed from "
+            "its hash again. Each task keeps its split if the split sizes have not changed.",
             asset=LEDGER_TABLE,
             partition=key,
             path=lake.table(LEDGER_TABLE, key),

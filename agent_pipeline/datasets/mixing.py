@@ -74,13 +74,13 @@ class MixerConfig:
         needs_weights = bool(self.task_weights) or self.strategy == "weighted"
         if needs_weights and not any(self.task_weights.values()):
             raise SettingsError(
-                "No task has a weight above 0: give task_weights, "
-                "as {'tool_use': 0.6, 'planning': 0.4}."
+                "No task has a weight above 0: set `task_weights`, for example {'tool_use': 0.6, "
+                "'planning': 0.4}."
             )
         if self.total_samples is not None and self.total_samples < 1:
             raise SettingsError(
-                f"The mixer's total_samples is {self.total_samples}: give 1 or more, or none for "
-                "as many as there can be."
+                f"The mixer's `total_samples` is {self.total_samples}: set it to 1 or more, or to "
+                "None to use as many samples as possible."
             )
 
 
@@ -188,7 +188,7 @@ class MultiTaskMixer:
             else:
                 problem = "a data set but no weight (0 leaves it out)"
             raise SettingsError(
-                f"The task {task!r} has {problem}: name the same tasks in task_weights and in "
+                f"The task {task!r} has {problem}: name the same tasks in `task_weights` and in "
                 "the data."
             )
 

@@ -168,14 +168,14 @@ def build_multi_task(
     keys = [key for key, weight in weight_by_agent.items() if weight]
     if not keys:
         raise SettingsError(
-            f"[mixing] gives none of the {len(known)} known agents a weight above 0: give "
-            "weights, as {'*' = 1}."
+            f"[mixing] gives none of the {len(known)} known agents a weight above 0: add a "
+            "weight, for example {'*' = 1}."
         )
     without_rows = [key for key in keys if not lake.has(SFT_TABLE, key)]
     if len(without_rows) == len(keys):
         raise DataError(
             f"None of the agents {', '.join(map(str, keys[:20]))} has an {SFT_TABLE}: materialize "
-            f"{SFT_TABLE} of them first."
+            f"`{SFT_TABLE}` for these agents first."
         )
     counts = Counter(
         agents=len(keys),
@@ -228,7 +228,8 @@ def find_weights(
         if not any(fnmatchcase(str(key), pattern) for key in keys):
             known = ", ".join(map(str, keys)) or "none"
             raise SettingsError(
-                f"The weight of {pattern!r} in [mixing] fits no agent: known are {known}."
+                f"The pattern {pattern!r} in [mixing] matches no agent: use the names of the "
+                f"known agents ({known})."
             )
     weight_by_agent: dict[PartitionKey, float] = {}
     for key in keys:
@@ -368,7 +369,8 @@ def choose_rows(
             if split == "train":
                 agents = ", ".join(keys_by_name)
                 raise DataError(
-                    f"There is nothing to mix: no agent of {agents} has a row to train on."
+                    f"There is nothing to mix, because none of the agents {agents} has a row to "
+                    "train on: see the drop reasons of their `curated_sessions`."
                 )
             continue
         if split == "train":
@@ -426,7 +428,7 @@ def read_mixed_rows(
             key, row_id = missing[0]
             raise DataError(
                 f"{len(missing)} rows of {SFT_TABLE} were replaced while they were mixed "
-                f"({row_id} of {key}): materialize {MIXED_TABLE} again."
+                f"({row_id} of {key}): materialize `{MIXED_TABLE}` again."
             )
         for key, row_id in taken:
             yield read_row(row_indices[key, row_id]) | {

@@ -516,7 +516,7 @@ def explain_missing_pairs(counts: Mapping[str, int]) -> str:
         (counts[name], text) for name, text in _REASONS_FOR_NO_PAIR.items() if counts.get(name)
     ]
     texts = [f"{count:,} {text}" for count, text in sorted(reasons, reverse=True)]
-    return f"There are no pairs: {'; '.join(texts) or 'there are no judged sessions'}."
+    return f"There are no pairs, because {'; '.join(texts) or 'there are no judged sessions'}."
 
 
 def compute_length_ratio(row: Mapping[str, Any]) -> float:

@@ -80,7 +80,7 @@ def _check_holds_all_splits(lake: Lake, key: PartitionKey | None) -> None:
         if b"splits" in (file.schema_arrow.metadata or {}):
             raise MissingError(
                 f"There is no {HELDOUT_TABLE} of {key} at {lake.table(HELDOUT_TABLE, key)}: "
-                f"materialize {SFT_TABLE} and {HELDOUT_TABLE} again."
+                f"materialize `{SFT_TABLE}` and `{HELDOUT_TABLE}` again."
             )
 
 

@@ -75,8 +75,8 @@ class SplitSizes(NamedTuple):
         """
         if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # NaN fails too
             raise SettingsError(
-                f"The split sizes test={self.test} and select={self.select} must be shares "
-                "whose sum is below 1."
+                f"The split sizes test={self.test} and select={self.select} are wrong: set them "
+                "to shares whose sum is below 1."
             )
         return self
 

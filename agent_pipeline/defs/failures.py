@@ -32,8 +32,8 @@ def user_errors() -> Iterator[None]:
                 raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from public
             sentence = (
                 sentence
-                or f"A connection was lost ({connection}): repeat it once the store and the lake "
-                f"can be reached."
+                or f"A connection was lost ({connection}): repeat when the store and the lake can "
+                "be reached."
             )
         if sentence is None:
             if public is error:

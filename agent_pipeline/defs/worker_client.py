@@ -135,8 +135,8 @@ def find_built(
     artifact = workspace.open_lake().find(asset, agent_key(context), identity)
     if artifact is None:
         raise DataError(
-            f"The {asset} of {context.partition_key} vanished after it was built: materialize "
-            f"{name_asset_to_select(asset)} again."
+            f"The {asset} of {context.partition_key} was deleted after it was built: materialize "
+            f"`{name_asset_to_select(asset)}` again."
         )
     return artifact
 

@@ -142,9 +142,9 @@ def evaluate(
     if not all_samples:
         task_count = len({row["task_key"] for row in rows})
         raise DataError(
-            f"There are no held-out turns to evaluate on: none of {task_count} task(s) fell to "
-            f"the split {split}; give at least {max(10, 2 * task_count)} tasks, or a larger share "
-            f"for {split}."
+            f"There are no held-out turns to evaluate on, because none of the {task_count} tasks "
+            f"is in the split {split}: collect at least {max(10, 2 * task_count)} tasks, or give "
+            f"{split} a larger share."
         )
     answerer = TurnAnswerer.of(base, adapter_dir, max_length, progress)
     prepared = [answerer.question(sample, options.max_new_tokens) for sample in all_samples]
@@ -152,7 +152,7 @@ def evaluate(
     if not questions:
         raise DataError(
             f"None of {len(all_samples)} held-out turns fits into {max_length} tokens: raise "
-            "max_length."
+            "`max_length`."
         )
     heldout = split_into_trained_rows(answerer.renderer, heldout)
     fitting_rows: list[DatasetRow] = []
@@ -436,8 +436,8 @@ def _compare_losses(
         broken = sum(not isfinite(loss) for loss in losses[model])
         if broken:
             raise ModelError(
-                f"The {name} has no finite loss on {broken} of {len(judged)} held-out rows: its "
-                "weights are broken, train again."
+                f"The loss of the {name} is not finite on {broken} of {len(judged)} held-out "
+                "rows, so its weights are broken: train again."
             )
     difference = paired(
         [tasks[position] for position in judged],

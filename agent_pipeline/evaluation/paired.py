@@ -117,7 +117,7 @@ def paired(
     if not tasks:
         return None
     if shares and not all(0 <= score <= 1 for scores in (candidate, rival) for score in scores):
-        raise ValueError("A score that is no share cannot have the interval of a share.")
+        raise ValueError("The confidence interval of a share needs scores from 0 to 1.")
     group_names = groups or ("",) * len(tasks)
     weight = weights or (1.0,) * len(tasks)
     totals: dict[str, float] = {}

@@ -167,12 +167,15 @@ def endpoint_player(
                 error
             ):
                 return EpisodeReply(None, finish_reason="length")
-            problem = f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)})"
+            problem = (
+                f"{called} at {endpoint.url} (model {endpoint.model}) did not answer "
+                f"({type(error).__name__}: {first_line(error)})"
+            )
             if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSED:
                 return EpisodeReply(None, refused=problem)
             # A server that is not an OpenAI-compatible endpoint may answer 200 with any content.
             raise InfrastructureError(
-                f"{problem}: start it, or correct its URL, model or key."
+                f"{problem}: start the server, or correct its URL, model or key."
             ) from error
         if calls:
             message["tool_calls"] = calls
@@ -190,7 +193,8 @@ def endpoint_player(
         answered = answered or not all(reply.refused for reply in replies)
         if not answered and replies:
             raise InfrastructureError(
-                f"{replies[0].refused}, and no other conversation was answered: correct its model or settings."
+                f"{replies[0].refused}, and the server answered no other conversation: correct "
+                "the model or the settings of the server."
             )
         return replies
 

@@ -144,7 +144,8 @@ def load_world(name: str) -> Callable[[], World]:
     ]
     if missing:
         raise SettingsError(
-            f"The world {name!r} has no method {' and no '.join(missing)}: see docs/how-to/write-a-world.md."
+            f"The world {name!r} has no method {' and no '.join(missing)}: add what is missing "
+            "(docs/how-to/write-a-world.md)."
         )
     return world
 
@@ -199,8 +200,8 @@ def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Ma
     world = load_world(name)
     if not isinstance(world, MakesFreshTasks):
         raise SettingsError(
-            f"The world {name} makes no fresh tasks: set fresh_tasks to 0, or give it a class "
-            "method fresh_tasks."
+            f"The world {name} cannot make fresh tasks: set `fresh_tasks` to 0, or give the world "
+            "a class method `fresh_tasks`."
         )
     return world.fresh_tasks(count, seed, like=like)
 

@@ -55,16 +55,16 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
         ExportError: There is no converter.
     """
     for origin, value in (
-        ("the setting llama_cpp", explicit),
-        ("the environment variable LLAMA_CPP_PATH", os.environ.get("LLAMA_CPP_PATH")),
+        ("The setting `llama_cpp`", explicit),
+        ("The environment variable LLAMA_CPP_PATH", os.environ.get("LLAMA_CPP_PATH")),
     ):
         if value:
             path = Path(value).expanduser()
             script = path if path.is_file() else path / SCRIPT
             if not script.is_file():
                 raise ExportError(
-                    f"{origin} is {path}, where there is no {SCRIPT}: give the llama.cpp folder "
-                    f"that holds it."
+                    f"{origin} names {path}, which does not contain {SCRIPT}: name the llama.cpp "
+                    f"folder that contains {SCRIPT}."
                 )
             return script.resolve()
     for place in (installed_folder(), *(Path(place).expanduser() for place in USUAL_PLACES)):
@@ -72,9 +72,8 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
             return (place / SCRIPT).resolve()
     raise ExportError(
         f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter "
-        f"into {installed_folder()}), or set "
-        f"llama_cpp in pipeline.toml (or AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or "
-        f"clone one to {USUAL_PLACES[0]}."
+        f"into {installed_folder()}), or set `llama_cpp` in pipeline.toml (or "
+        "AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout."
     )
 
 
@@ -142,7 +141,7 @@ def convert(
         out_file,
         f"Converting {model_dir} to GGUF ({outtype})",
         environment(script),
-        f"check that {script} supports it",
+        f"check that {script} supports the model",
     )
 
 
@@ -179,7 +178,7 @@ def convert_lora(
         out_file,
         f"Converting the adapter {adapter_dir} to GGUF",
         environment(script),
-        f"leave {LORA} out of outtypes",
+        f"remove {LORA} from `outtypes`",
     )
 
 
@@ -207,7 +206,7 @@ def run_tool(
         if done.returncode != 0 or not unfinished.is_file():
             reason = last_line(done).rstrip(".") or "nothing"
             raise ExportError(
-                f"{what} failed with exit code {done.returncode}, the last line being '{reason}': "
+                f"{what} failed with exit code {done.returncode} (last line '{reason}'): "
                 f"{otherwise}."
             )
         unfinished.replace(out_file)

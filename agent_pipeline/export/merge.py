@@ -66,7 +66,7 @@ def merge_adapter(
 
     if not any(prompts):
         raise ExportError(
-            "The merged model can't be checked without prompts: give at least one held-out "
+            "The merged model cannot be checked without prompts: give at least one held-out "
             "conversation to the export."
         )
     model = load_model(base, exact_device(), adapter_dir)
@@ -80,9 +80,9 @@ def merge_adapter(
     # Not `>`, because NaN must not pass.
     if not from_adapter <= MERGE_TOLERANCE:
         raise ExportError(
-            f"Merging {adapter_dir} changed the model (logits differ by up to {from_adapter:.2g} "
-            f"from the adapter's, {MERGE_TOLERANCE:g} "
-            f"is allowed): check that it was trained on {base.path}."
+            f"Merging {adapter_dir} changed the model (its logits differ from the adapter's by up "
+            f"to {from_adapter:.2g}, and at most {MERGE_TOLERANCE:g} is allowed): check that the "
+            f"adapter was trained on {base.path}."
         )
     if from_base <= 2 * from_adapter:
         raise ExportError(

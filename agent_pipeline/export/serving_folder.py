@@ -220,16 +220,16 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     short, name = export.identity[:16], read_export_report(export).ollama.gguf
     if not name:
         raise DataError(
-            f"The export {short} of {export.key} is of an older version: materialize gguf_export "
-            f"again."
+            f"An older version wrote the export {short} of {export.key}: materialize "
+            "`gguf_export` again."
         )
     if name != ADAPTER:
         return Form(export.path / name)
     adapters = find_trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     if not adapters:
         raise DataError(
-            f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export "
-            f"again."
+            f"The adapter of the export {short} of {export.key} was deleted: materialize "
+            "`gguf_export` again."
         )
     named = [adapters[-1].manifest["made_from"][field] for field in ("base_model", "base_revision")]
     file = base_gguf_file(base_folder(lake), *named)
@@ -354,8 +354,8 @@ def reload_preset(server: str) -> str:
     """
     if not server:
         return (
-            "A llama-server that is running keeps the old preset: restart it, or set "
-            "serving.server to its URL."
+            "A running llama-server keeps the old preset: restart it, or set `serving.server` to "
+            "its URL."
         )
     # No proxy: the environment's proxy must not be used for the user's own server.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -364,8 +364,8 @@ def reload_preset(server: str) -> str:
             return f"llama-server at {server} has read its preset again."
     except (OSError, ValueError) as error:
         return (
-            f"llama-server at {server} keeps the old preset ({error}): restart it, or set "
-            f"serving.server to its URL."
+            f"llama-server at {server} keeps the old preset ({error}): restart it, or correct "
+            "`serving.server`."
         )
 
 

@@ -43,8 +43,8 @@ def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> lis
     lines = [line for partition in keys for line in _explain_in(lake, partition, session_id)]
     if not lines:
         raise DataError(
-            f"No table of {lake.root} has the session {session_id!r}: materialize sessions, or "
-            "check the id."
+            f"No table of the lake {lake.root} has the session {session_id!r}: materialize "
+            "`sessions`, or check the id."
         )
     return lines
 

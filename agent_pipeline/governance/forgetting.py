@@ -331,8 +331,7 @@ class _Removal:
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{file.path} is damaged ({error}): materialize "
-                f"{name_asset_to_select(file.asset)} again, or delete it, "
-                "and repeat."
+                f"`{name_asset_to_select(file.asset)}` again, or delete the file, then repeat."
             ) from error
 
     def _key_within(self, file: LakeFile) -> PartitionKey | None:

@@ -493,10 +493,8 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
         what = f"{len(matching)} models" if matching else "No model"
         raise DataError(
             f"{what} of {lake.root} {'have' if matching else 'has'} an identity that begins with "
-            f"{model!r}, "
-            "and there is no such path: give a model's folder, a file in it, or eight or more "
-            "digits of its "
-            "identity."
+            f"{model!r}, and no such path exists: give a model's folder, a file in the folder, or "
+            "at least eight digits of the model's identity."
         )
     return _describe(lake, models[matching[0]], models)
 
@@ -522,9 +520,8 @@ def _find_by_weights(lake: Lake, copy: UPath, models: Iterable[StoredModel]) -> 
         if any(entry["sha256"] == sha256 for entry in model.manifest["files"].values()):
             return model
     raise DataError(
-        f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: "
-        "give a "
-        "model's identity."
+        f"{copy} has no {MANIFEST}, and its weights belong to no model of {lake.root}: give the "
+        "identity of a model."
     )
 
 

@@ -283,10 +283,10 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
         named.add(identity)
         if damaged := unreadable.get(identity[:16]):
             raise DamageError(
-                f"{damaged.path} is {damaged.reason}, so what the {damaged.asset} {damaged.name} "
-                f"of {damaged.key} was made from is "
-                "unknown, and nothing was deleted: put a copy of the file back, or materialize "
-                f"{name_asset_to_select(damaged.asset)} again.",
+                f"{damaged.path} is {damaged.reason}, so the inputs of the {damaged.asset} "
+                f"{damaged.name} of {damaged.key} are unknown, and nothing was deleted: put a "
+                f"copy of the file back, or materialize `{name_asset_to_select(damaged.asset)}` "
+                "again.",
                 damaged.path,
             )
         if artifact := stored.by_identity.get(identity):

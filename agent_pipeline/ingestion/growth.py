@@ -56,10 +56,10 @@ class GrowthError(DataError):
         self.growth = growth
         self.largest_groups = largest_groups
         super().__init__(
-            f"sessions of {key} was not replaced: {growth.new:,} sessions are new, the last run "
-            f"read {growth.before:,}, and up to {growth.allowed:,} new ones are usual. Most of the "
-            f"new ones have {largest_groups}. Look at some of them; if they are right, run once "
-            "with --set sessions.largest_growth=0.",
+            f"The table `sessions` of {key} was not replaced: {growth.new} sessions are new, the "
+            f"last run read {growth.before}, and up to {growth.allowed} new sessions are usual. "
+            f"Most of the new sessions have {largest_groups}. Look at some of them. If they are "
+            "right, run once with --set sessions.largest_growth=0.",
             setting="sessions.largest_growth",
             asset="sessions",
             partition=key,

@@ -162,13 +162,13 @@ class Preparation:
         """Yield sentences about the whole partition that a person should read."""
         if self._sessions_without_match:
             yield (
-                f"task_pattern {self.options.task_pattern!r} names no task in "
+                f"The setting `task_pattern` ({self.options.task_pattern!r} names no task in "
                 f"{self._sessions_without_match} of the {self._sessions} session ids of {key}."
             )
         if self.private_ids:
             yield (
-                f"{self.private_ids} session ids of {key} look private; ids are names and are not "
-                "redacted: give other ids in the store."
+                f"{self.private_ids} session ids of {key} look private; ids are not redacted, so "
+                "give these sessions other ids in the store."
             )
 
 
@@ -307,8 +307,8 @@ class TaskPatternError(SettingsError):
     def __init__(self, pattern: str, error: re.error) -> None:
         self.pattern = pattern
         super().__init__(
-            f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in "
-            "pipeline.toml.",
+            f"The setting `task_pattern` ({pattern!r}) is not a regular expression ({error}): "
+            "correct it in pipeline.toml.",
             setting="task_pattern",
         )
 

@@ -193,8 +193,8 @@ class TablePass:
         """
         if self._last and not self.seen["session_id"].equals(self._last.seen["session_id"]):
             raise DataError(
-                f"The store of {self._key} lost sessions while it was read: run again; "
-                "the last table stays."
+                f"The store of {self._key} lost sessions while it was read, so the last table "
+                "stays: run again."
             )
 
     def find_changed_tasks(self) -> set[str]:

@@ -54,10 +54,10 @@ class VolumeError(DataError):
         """
         self.what, self.before, self.now = what, before, now
         sentences = [
-            f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read "
-            f"{before:,}.",
-            "Look for what is missing; if so few are right, run once with "
-            f"--set {asset}.smallest_share=0.",
+            f"The table `{asset}` of {key} was not replaced: there are {now:,} {what}, and the "
+            f"last run read {before:,}.",
+            "Look for the missing data. If the smaller number is right, run once with --set "
+            f"{asset}.smallest_share=0.",
             *notes[:_MAX_NOTES_IN_ERROR],
         ]
         super().__init__(
@@ -99,9 +99,9 @@ def check_volume(
         staged.file.unlink()
         path = lake.table("sessions", key)
         raise DamageError(
-            f"sessions of {key} was not replaced: its last table at {path} is damaged, so nobody "
-            "can tell whether the store has lost sessions. Put a copy of the table back, or run "
-            "once with --set sessions.smallest_share=0.",
+            f"The table `sessions` of {key} was not replaced, because its last version at {path} "
+            "is damaged and cannot show whether the store has lost sessions: put a copy of the "
+            "table back, or run once with --set sessions.smallest_share=0.",
             path,
         )
     counts_now = _count_facts(pq.ParquetFile(staged.file))

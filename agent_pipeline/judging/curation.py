@@ -170,8 +170,8 @@ def curate_rows(
             session_id = row["session_id"]
             if session_id != decision.session_id:
                 raise DataError(
-                    f"judged_sessions changed while it was curated (at session {session_id}): "
-                    "run it again.",
+                    "The table `judged_sessions` changed while it was curated (at the session "
+                    f"{session_id}): materialize `curated_sessions` again.",
                     asset="judged_sessions",
                 )
             if session_id in stripped:

@@ -139,20 +139,20 @@ class JudgingRun:
         yield from self.labels.notes
         if self.pending:
             yield (
-                f"The language model did not judge {self.pending} sessions of {key} that nobody "
-                "else did: the next run asks again."
+                f"The language model has not judged {self.pending} sessions of {key} yet, and "
+                "nobody else judged them: the next run asks again."
             )
         judged_count = self.verdicts.total() - self.verdicts["none"]
         if self.verdicts and not judged_count:
             yield (
-                f"No session of {key} has a verdict, so none is trained on: "
+                f"No session of {key} has a verdict, so no session is trained on: "
                 f"{advise_on_judging(key)}."
             )
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield (
-                    f"Their metrics ({names}) are no verdict until the setting metrics says "
-                    "whether higher or lower is better."
+                    f"Their metrics ({names}) do not count as verdicts until the setting "
+                    "`metrics` says whether higher or lower is better."
                 )
         unverified_count = sum(
             count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified")

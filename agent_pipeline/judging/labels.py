@@ -80,9 +80,9 @@ class Labels:
             del self.by_id[session_id]
         agents = _list_first(sorted({str(key) for key in shared.values()}))
         self.notes.append(
-            f"{self.where}: {len(shared)} labels do not say whose session they name "
-            f"({_list_first(sorted(shared))}) and were left out: {agents} has sessions of these "
-            "ids too. Give their project and agent."
+            f"{self.where}: {len(shared)} labels were left out ({_list_first(sorted(shared))}), "
+            f"because {agents} has sessions with the same ids. Add the project and the agent to "
+            "these labels."
         )
 
     def add_to_version(self, store_version: str, session_ids: Iterable[str]) -> str:
@@ -148,8 +148,8 @@ def find_label_files(path: Path) -> list[Path]:
         raise _make_unreadable_error(path, error) from error
     problem = "is neither a .csv nor a .jsonl file" if path.exists() else "does not exist"
     raise SettingsError(
-        f"The labels {path} {problem}: let the setting labels name a CSV or JSONL file, or a "
-        "folder of them.",
+        f"The labels file {path} {problem}: set `labels` to a CSV or JSONL file, or to a folder "
+        "of such files.",
         setting="labels",
         path=path,
     )
@@ -202,8 +202,8 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
                 labels.partial_keys[session_id] = (project, agent)
     if unusable_count:
         labels.notes.append(
-            f"{path}: {unusable_count} rows are no label (not JSON, or without a session_id) and "
-            "were left out."
+            f"{path}: {unusable_count} rows are not labels (not JSON, or without a session_id) "
+            "and were left out."
         )
     if unknown_words:
         labels.notes.append(
@@ -237,8 +237,8 @@ def _read_rows(file: Path) -> Iterator[LabelRow | None]:
     missing = sorted({"session_id", "judgment"} - {_fold_name(name) for name in names})
     if missing:
         raise SettingsError(
-            f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, "
-            "judgment, reason.",
+            f"The labels file {file} has no {' and no '.join(missing)}: name the columns "
+            "session_id, judgment and reason.",
             setting="labels",
             path=file,
         )
@@ -267,8 +267,8 @@ def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator
                 }
     except csv.Error as error:
         raise SettingsError(
-            f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): "
-            "correct the quotes there.",
+            f"The labels file {file} is not valid CSV from line {reader.reader.line_num} on "
+            f"({error}): correct the quotes in that line.",
             setting="labels",
             path=file,
         ) from error
@@ -311,8 +311,8 @@ def _list_first(names: Sequence[str]) -> str:
 
 def _make_unreadable_error(path: Path, error: Exception) -> SettingsError:
     return SettingsError(
-        f"The labels {path} cannot be read ({error}): check the permissions, and save the file "
-        "as UTF-8.",
+        f"The labels file {path} cannot be read ({error}): check the permissions, and save the "
+        "file as UTF-8.",
         setting="labels",
         path=path,
     )

@@ -309,8 +309,8 @@ class AnswerCache:
                 yield
         except sqlite3.Error as error:
             raise SettingsError(
-                f"The judge's cache {self._path} cannot be used ({error}): make room, remove it, "
-                "or set cache to another folder."
+                f"The judge's cache {self._path} cannot be used ({error}): free some disk space, "
+                "delete the cache, or set `judge.cache` to another folder."
             ) from error
 
 
@@ -338,8 +338,8 @@ class LlmClient:
         has_usd_limit = bool(limits.usd or (night and night.limits.usd))
         if has_usd_limit and not (endpoint.input_price or endpoint.output_price):
             raise SettingsError(
-                "A limit in US dollars needs prices: set judge.input_price and judge.output_price "
-                "(per million tokens)."
+                "A limit in US dollars needs prices: set `judge.input_price` and "
+                "`judge.output_price` (US dollars per million tokens)."
             )
         self._client = endpoint.connect("judge.endpoint")
         self._cache = AnswerCache(cache)
@@ -473,8 +473,8 @@ class LlmClient:
                 raise SettingsError(
                     f"The judge's endpoint {self.endpoint.url} refuses the model "
                     f"{self.endpoint.model!r} or the key (HTTP {error.status_code}): correct "
-                    "judge.endpoint, judge.model, or the variable that judge.api_key_variable "
-                    "names."
+                    "`judge.endpoint`, `judge.model`, or the variable that "
+                    "`judge.api_key_variable` names."
                 ) from error
             except (openai.APIError, ValueError, AttributeError, TypeError) as error:
                 return self._handle_failure(error)
@@ -504,9 +504,9 @@ class LlmClient:
         may_be_wrong = is_unreachable or self._failures >= FAILURES_IN_A_ROW
         if may_be_wrong and not self._has_answered:
             raise SettingsError(
-                f"The judge's endpoint {self.endpoint.url} answers nothing "
-                f"({type(error).__name__}: {str(error)[:200]}): start it, correct judge.endpoint, "
-                "or take llm out of decided_by."
+                f"The judge's endpoint {self.endpoint.url} does not answer "
+                f"({type(error).__name__}: {str(error)[:200]}): start the endpoint, correct "
+                "`judge.endpoint`, or remove llm from `decided_by`."
             ) from error
         return LlmAnswer(None, f"the request failed ({type(error).__name__})", pending=True)
 

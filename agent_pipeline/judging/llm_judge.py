@@ -95,8 +95,8 @@ class LlmJudge:
         if refused_count >= FAILURES_IN_A_ROW and not has_answered:
             raise SettingsError(
                 f"The judge's endpoint {self.client.endpoint.url} refused all of {refused_count} "
-                f"questions ({str(self.client.refused)[:200]}): correct judge.parameters, lower "
-                "judge.max_characters, or take llm out of decided_by."
+                f"questions ({str(self.client.refused)[:200]}): correct `judge.parameters`, lower "
+                "`judge.max_characters`, or remove llm from `decided_by`."
             ) from self.client.refused
 
     def _find_opinion(self, context: EvaluationContext) -> Opinion:
@@ -144,7 +144,7 @@ def read_rubric(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"The rubric {path} cannot be read ({error}): let judge.rubric name a Jinja template "
+            f"The rubric {path} cannot be read ({error}): set `judge.rubric` to a Jinja template "
             "in UTF-8.",
             setting="judge.rubric",
             path=path,
@@ -184,7 +184,7 @@ def _parse_template(text: str) -> object:
         return environment.from_string(text)
     except jinja2.TemplateError as error:
         raise SettingsError(
-            f"The judge's rubric is not a Jinja template ({error}): correct it."
+            f"The judge's rubric is not a valid Jinja template ({error}): correct the template."
         ) from error
 
 
@@ -194,6 +194,6 @@ def _fill_template(template: Any, fields: dict[str, Any]) -> str:
     except Exception as error:  # a user's template may raise any exception
         names = ", ".join(sorted(fields))
         raise SettingsError(
-            f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): it is "
-            f"given {names}."
+            f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): use only "
+            f"the variables {names}."
         ) from error

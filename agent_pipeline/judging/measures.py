@@ -136,8 +136,8 @@ def parse_measure(text: str) -> ConfiguredMeasure:
         written = _parse_call(text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SettingsError(
-            f"{text!r} is not a measure: write name, name(12), name(parameter='text'), or one of "
-            "these with >= 0.8 after it (from 0 to 1)."
+            f"{text!r} is not a measure: write name, name(12) or name(parameter='text'), and add "
+            "a threshold such as >= 0.8 if the measure has scores from 0 to 1."
         ) from error
     function = _find_measure(written.name)
     _check_parameters(function, written, text)
@@ -218,8 +218,8 @@ def _find_measure(name: str) -> Measure:
     loaded: object = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
     if not callable(loaded):
         raise SettingsError(
-            f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation "
-            "context."
+            f"The measure {name!r} is of type {type(loaded).__name__}: register a function that "
+            "takes an evaluation context."
         )
     function: Measure = loaded
     return function
@@ -247,7 +247,8 @@ def _check_parameters(function: Measure, written: _WrittenMeasure, text: str) ->
             parameters=list(parameters.values()), return_annotation=inspect.Signature.empty
         )
         raise SettingsError(
-            f"The measure {text!r} cannot be called so ({error}): it is {function.__name__}{shown}."
+            f"The measure {text!r} has wrong arguments ({error}): call it as "
+            f"{function.__name__}{shown}."
         ) from error
     try:
         hints = get_type_hints(function)
@@ -264,7 +265,8 @@ def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         raise SettingsError(
-            f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r})."
+            f"The measure {text!r} has a wrong value for {name} ({error.errors()[0]['msg']}; got "
+            f"{value!r})."
         ) from error
 
 

@@ -96,7 +96,7 @@ def sample_sessions(
         for row in rows:
             if "turns" not in row:
                 raise DataError(
-                    "These judged_sessions are an older version's: materialize judged_sessions "
+                    "An older version made this `judged_sessions`: materialize `judged_sessions` "
                     "again."
                 )
             group = _find_group(row)
@@ -121,7 +121,8 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
     suffix = path.suffix.lower()
     if suffix not in writers:
         raise SettingsError(
-            f"A review cannot be written to {path}: let its name end in {', '.join(writers)}."
+            f"A review cannot be written to {path}: use a file name that ends in "
+            f"{', '.join(writers)}."
         )
     text = writers[suffix](rows)
     try:
@@ -129,7 +130,8 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
             file.write(text)
     except FileExistsError as error:
         raise SettingsError(
-            f"{path} is there already and may hold judgments: choose another name, or move it away."
+            f"{path} already exists and may hold judgments: choose another name, or move the file "
+            "away."
         ) from error
 
 

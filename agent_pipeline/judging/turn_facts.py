@@ -55,8 +55,8 @@ def check_facts(names: Sequence[str]) -> None:
     for name in names:
         if name not in FACT_NAMES:
             raise SettingsError(
-                f"untrained_turns names {name!r}, which is not a fact about a turn"
-                f"{did_you_mean(name, FACT_NAMES)}",
+                f"The setting `untrained_turns` names {name!r}, which is not a fact about a "
+                f"turn{did_you_mean(name, FACT_NAMES)}",
                 setting="untrained_turns",
             )
 

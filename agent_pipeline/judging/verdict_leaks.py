@@ -46,7 +46,8 @@ def compile_leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
         return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
     except re.error as error:
         raise SettingsError(
-            f"verdict_leaks has a pattern that is not a regular expression ({error}): correct it.",
+            "The setting `verdict_leaks` has a pattern that is not a regular expression "
+            f"({error}): correct the pattern.",
             setting="verdict_leaks",
         ) from error
 

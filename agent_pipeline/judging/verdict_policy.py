@@ -138,15 +138,15 @@ class VerdictPolicy:
         self._check_judges()
         if not self.score_unacceptable < self.score_acceptable:
             raise SettingsError(
-                f"score_unacceptable ({self.score_unacceptable}) is not below score_acceptable "
-                f"({self.score_acceptable}): a score cannot be both.",
+                f"The setting `score_unacceptable` ({self.score_unacceptable}) is not below "
+                f"`score_acceptable` ({self.score_acceptable}): lower `score_unacceptable`.",
                 setting="score_unacceptable",
             )
         for name, rule in self.metrics.items():
             if rule not in ("higher", "lower") and not _COMPARISON.fullmatch(rule):
                 raise SettingsError(
-                    f"metrics.{name} is {rule!r}: write higher, lower, or a comparison such as "
-                    "'>= 0.8'.",
+                    f"The setting `metrics.{name}` is {rule!r}: write higher, lower, or a "
+                    "comparison such as '>= 0.8'.",
                     setting=f"metrics.{name}",
                 )
 
@@ -156,7 +156,8 @@ class VerdictPolicy:
             raise SettingsError(f"{OLD_WHEN_UNJUDGED}.", setting="when_unjudged")
         if self.when_unjudged not in values:
             raise SettingsError(
-                f"when_unjudged is {self.when_unjudged!r}: choose one of {', '.join(values)}.",
+                f"The setting `when_unjudged` is {self.when_unjudged!r}: choose one of "
+                f"{', '.join(values)}.",
                 setting="when_unjudged",
             )
 
@@ -165,13 +166,14 @@ class VerdictPolicy:
         for name in names:
             if name not in JUDGES:
                 raise SettingsError(
-                    f"decided_by names {name!r}, which is not a judge{did_you_mean(name, JUDGES)}",
+                    f"The setting `decided_by` names {name!r}, which is not a "
+                    f"judge{did_you_mean(name, JUDGES)}",
                     setting="decided_by",
                 )
         if len(set(names)) < len(names):
             raise SettingsError(
-                f"decided_by names a judge twice ({', '.join(self.decided_by)}): the second would "
-                "never be heard.",
+                f"The setting `decided_by` names a judge twice ({', '.join(self.decided_by)}): "
+                "name each judge once.",
                 setting="decided_by",
             )
 

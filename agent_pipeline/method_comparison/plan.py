@@ -34,7 +34,7 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
     if not _rows(settings, key, False, config.split):
         raise DataError(
             f"{key} has no rows in the split {config.split} to measure on: set "
-            f"method_comparison.split, or give more tasks."
+            "`method_comparison.split` to another split, or collect more tasks."
         )
     shared = overrides(config.settings, ["sft_coreset", ADAPTER, "evaluation", "episodes"])
     return {
@@ -75,8 +75,8 @@ def methods(
         chain: list[str] = list(method.train or settings.chain(key))
         if step := next((step_name for step_name in chain[1:] if step_name not in PREFERENCES), ""):
             raise SettingsError(
-                f"The method {name!r} trains by {step}, which no comparison does: choose of sft, "
-                f"{', '.join(PREFERENCES)}."
+                f"The method {name!r} trains by {step}, which a comparison does not support: "
+                f"choose a method that trains by sft, {', '.join(PREFERENCES)}."
             )
         rows = _rows(settings, key, method.mix, "train")
         options_by_asset = {

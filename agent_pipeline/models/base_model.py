@@ -110,9 +110,9 @@ def resolve_base_model(
         return BaseModel(name, embedded_path, _embedded_revision(), trust_remote_code)
     package = f", nor is the package {PACKAGE} installed" if name == EMBEDDED else ""
     raise ModelError(
-        f"The base model {name} is not a directory, not in the local Hugging Face cache, and the "
-        f"hub gave nothing ({fetched}){package}: check the name and the network, or use "
-        f"{EMBEDDED}, which needs no network."
+        f"The base model {name} is not a directory, not in the local Hugging Face cache, and "
+        f"could not be downloaded from the hub ({fetched}){package}: check the name and the "
+        f"network, or use {EMBEDDED}, which needs no network."
     )
 
 
@@ -130,8 +130,8 @@ def _open_directory(
     current_revision = compute_directory_revision(directory)
     if revision not in ("", current_revision):
         raise ModelError(
-            f"The base model {name} is now at {current_revision}, not at {revision}: put its files "
-            "back, or train again."
+            f"The base model {name} has the revision {current_revision} now, but {revision} is "
+            "needed: put its old files back, or train again."
         )
     return BaseModel(name, directory.resolve(), current_revision, trust_remote_code)
 
@@ -145,8 +145,8 @@ def compute_directory_revision(directory: Path) -> str:
     for pattern, description in _REQUIRED_FILES.items():
         if not any(directory.glob(pattern)):
             raise ModelError(
-                f"The base model directory {directory} has no {description}: give a directory that "
-                "save_pretrained wrote."
+                f"The base model directory {directory} has no {description}: name a directory "
+                "that save_pretrained wrote."
             )
     config_file = directory / "config.json"
     try:

@@ -218,8 +218,8 @@ def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRende
     tokenizer = read_tokenizer(directory, trust_remote_code)
     if not tokenizer.is_fast:
         raise ModelError(
-            f"The tokenizer in {directory} has no fast version (tokenizer.json), which masks need: "
-            "choose another base model."
+            f"The tokenizer in {directory} has no fast version (tokenizer.json), which loss masks "
+            "need: choose another base model."
         )
     renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
     tokenizer.padding_side = "right"

@@ -82,14 +82,14 @@ def _add_adapter(
     if not (adapter_dir / "adapter_config.json").is_file():
         raise ModelError(
             f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train "
-            "one first."
+            "an adapter first."
         )
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
     except _LOADING_ERRORS as error:
         raise ModelError(
             f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): "
-            "train it again."
+            "train the adapter again."
         ) from error
 
 

@@ -190,7 +190,7 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
         if decided
         else f"nothing was decided on {export[:16]} yet"
     )
-    return f"{sentence}. To serve it all the same, run `{command}`."
+    return f"{sentence}. To serve this export anyway, run `{command}`."
 
 
 def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> list[str]:
@@ -203,8 +203,8 @@ def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> li
     """
     if not (folder / MODELFILE).is_file():
         return [
-            "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of "
-            "gguf_export.outtypes."
+            "Ollama is not given it: Ollama takes no adapter since 0.34.1. Remove lora from "
+            "`gguf_export.outtypes`."
         ]
     created = create(name, folder / MODELFILE)
     messages = [created.text]
@@ -340,9 +340,10 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
     else:
         before = next((entry.champion for entry in history if entry.generation == to), None)
     if before is None:
-        which = "before the one of now" if to is None else f"in entry {to} of its history"
+        which = "before the current champion" if to is None else f"in entry {to} of its history"
         raise DataError(
-            f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry."
+            f"{key} had no champion {which}: run `agent-pipeline champions {key}` to see the "
+            "history, and name one of its entries with --to."
         )
     export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
     return lake.set_champion(
@@ -426,6 +427,7 @@ def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
     if len(matching) != 1:
         known = ", ".join(export.identity[:16] for export in every) or "none"
         raise DataError(
-            f"{len(matching) or 'No'} exports of {key} that passed their check match {identity!r}: there are {known}."
+            f"{len(matching) or 'No'} exports of {key} that passed their check match "
+            f"{identity!r}: choose one of {known}."
         )
     return matching[0]

@@ -95,15 +95,15 @@ def make_compare_params(
     adapter = evaluation.manifest["made_from"]["adapter"]
     if adapter != candidate.manifest["made_from"]["adapter"]:
         raise DataError(
-            f"The evaluation of {key} is of another adapter than its export: materialize "
-            "evaluation and gguf_export again."
+            f"The evaluation of {key} measured another adapter than the adapter in its export: "
+            "materialize `evaluation` and `gguf_export` again."
         )
     episodes = own_episodes(lake, key, candidate.identity)
     made_from = episodes.manifest["made_from"] if episodes else {}
     if world and made_from.get("world") != world:
         raise DataError(
-            f"The export {candidate.identity[:16]} of {key} has not played in {world}: "
-            "materialize episodes again."
+            f"The export {candidate.identity[:16]} of {key} has no episodes in the world {world}: "
+            "materialize `episodes` again."
         )
     play = None
     if episodes and champion:
@@ -143,8 +143,8 @@ def read_comparison(
         artifact = lake.find_undamaged(asset, key, identity) if identity else None
         if identity and not artifact:
             raise DataError(
-                f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize "
-                "champion again."
+                f"The {asset} {identity[:16]} of {key} was deleted after it was made: materialize "
+                "`champion` again."
             )
         return artifact
 
@@ -177,8 +177,8 @@ def _find_adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
     adapters = find_trained_adapters(lake, key, identity)
     if not adapters:
         raise DataError(
-            f"The adapter {identity[:16]} of {key} is gone, so nothing can be compared with it. "
-            f"If it is the champion's, `agent-pipeline promote {key}` makes the latest export the "
-            "champion."
+            f"The adapter {identity[:16]} of {key} was deleted, so no model can be compared with "
+            f"it. If it is the champion's adapter, run `agent-pipeline promote {key}` to make the "
+            "latest export the champion."
         )
     return adapters[-1]

@@ -92,6 +92,6 @@ def push_to_hub(repository: str, folder: Path, export: Artifact, model_card: str
         reason = " ".join(str(error).split())[:300]
         raise ExportError(
             f"The champion of {export.key} could not be pushed to {repository} ({reason}): check "
-            "its name and HF_TOKEN."
+            "the repository's name and HF_TOKEN."
         ) from error
     return f"The hub's {repository} holds it, with its card."

@@ -138,8 +138,8 @@ def outlook(
         return f"{known} That is enough: more tasks alone do not promote this model."
     if available >= needed:
         return (
-            f"{known} champion.select_turns = {select_turns} lets only {compared} of them be "
-            "asked: raise it."
+            f"{known} Only {compared} of these tasks are compared: raise `champion.select_turns` "
+            f"above {select_turns}."
         )
     when = _describe_date(tasks, needed - available, sizes, today or datetime.now(UTC))
     return " ".join([known, when, _describe_setting(lake, key, tasks, needed, sizes)]).strip()
@@ -234,4 +234,4 @@ def outcome_lines(
     tasks = outlook(lake, key, decision, sizes, select_turns, today)
     if tasks:
         lines.append(tasks)
-    return [*lines, f"{look} To serve it all the same: `agent-pipeline promote {key}`."]
+    return [*lines, f"{look} To serve it anyway: `agent-pipeline promote {key}`."]

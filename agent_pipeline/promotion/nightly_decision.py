@@ -198,8 +198,8 @@ def decide_and_promote(
     champion_identity = champion.identity if champion else None
     if pointers.champion != champion_identity:
         raise DataError(
-            f"The champion of {key} was moved by {pointers.who} at {pointers.when}: materialize "
-            "champion again."
+            f"The champion of {key} was changed by {pointers.who} at {pointers.when}, during this "
+            "decision: materialize `champion` again."
         )
     verdicts = count_training_verdicts(lake, key, candidate)
     facts = collect_facts(lake, key, champion, compared, verdicts)

@@ -208,8 +208,8 @@ def refuse_incomparable_scores(candidate: Scores, baseline: Scores) -> None:
     )
     if not comparable:
         raise DataError(
-            "Candidate and champion were scored by different evaluators: materialize evaluation "
-            "and champion again."
+            "The candidate and the champion were not scored in the same way on the same held-out "
+            "turns: materialize `evaluation` and `champion` again."
         )
     if not (candidate.episodes or baseline.episodes):
         return
@@ -219,7 +219,8 @@ def refuse_incomparable_scores(candidate: Scores, baseline: Scores) -> None:
     ]
     if candidate.world != baseline.world or names_by_model[0] != names_by_model[1]:
         raise DataError(
-            "Candidate and champion played other episodes: materialize episodes and champion again."
+            "The candidate and the champion played different episodes: materialize `episodes` and "
+            "`champion` again."
         )
 
 

@@ -194,8 +194,8 @@ def _prepare_questions(
         prepared.append(SanityQuestion(group, name, question))
     if dropped:
         raise DataError(
-            f"{dropped} sanity questions do not fit into {answerer.max_length} tokens together "
-            "with the agent's long tools: raise evaluation.max_length."
+            f"{dropped} sanity questions do not fit into {answerer.max_length} tokens, because "
+            "the tool schemas of the agent are long: raise `evaluation.max_length`."
         )
     for name, sample in others.items():
         question = answerer.question(sample, MAX_NEW_TOKENS_OF_OTHERS)

@@ -162,6 +162,6 @@ def read_text(artifact: Artifact | None, file_name: str) -> str:
         return artifact.read(file_name).decode("utf-8")
     except FileNotFoundError as error:
         raise DataError(
-            f"The {artifact.asset} of {artifact.key} has no {file_name}: a session of it was "
-            "forgotten, or it is of an older version. Materialize it again."
+            f"The {artifact.asset} of {artifact.key} has no {file_name}, because a session in it "
+            f"was forgotten or an older version made it: materialize `{artifact.asset}` again."
         ) from error

@@ -67,8 +67,8 @@ class Redactor:
     def __init__(self, options: RedactionOptions) -> None:
         if unknown := sorted(set(options.types) - set(KINDS)):
             raise SettingsError(
-                f"redaction.types has {unknown[0]!r}, which is not a kind: there are "
-                f"{', '.join(KINDS)}."
+                f"The setting `redaction.types` names {unknown[0]!r}, which is not a type of "
+                f"private data: choose from {', '.join(KINDS)}."
             )
         self._regions = tuple(options.phone_regions)
         self._allowed = {
@@ -93,8 +93,8 @@ class Redactor:
             except Exception as error:
                 raise RedactionError(
                     f"The detectors of private data cannot be loaded ({type(error).__name__}: "
-                    f"{error}): install what "
-                    "requirements/lock.txt names; nothing is written without them."
+                    f"{error}), so nothing is written: install the packages that "
+                    "requirements/lock.txt names."
                 ) from error
 
     def redact(self, session: Session, elsewhere: Mapping[str, str] | None = None) -> Counter[str]:
@@ -220,9 +220,9 @@ class Redactor:
             values = {**(elsewhere or {}), **self._detectors.find(read)}
         except Exception as error:  # a detector's message may quote private data
             raise RedactionError(
-                f"The search for private data failed in session {session.session_id} of "
-                f"{session.project}/{session.agent} "
-                f"({type(error).__name__}): nothing is written; report it with the session's shape."
+                f"The search for private data failed in the session {session.session_id} of "
+                f"{session.project}/{session.agent} ({type(error).__name__}), so nothing is "
+                "written: report this as a bug, and describe the structure of the session."
             ) from error
         if read is not written:  # drop values that only the removal of escapes joined
             located = Values(values).within(texts, values)
@@ -294,8 +294,8 @@ def _compiled(allowed: str) -> re.Pattern[str]:
         return re.compile(allowed[1:-1], re.IGNORECASE)
     except re.error as error:
         raise SettingsError(
-            f"redaction.allow has {allowed!r}, which is not a regular expression ({error}): "
-            f"correct it."
+            f"The setting `redaction.allow` has {allowed!r}, which is not a regular expression "
+            f"({error}): correct the pattern."
         ) from error
 
 
@@ -320,6 +320,6 @@ def _known_regions(regions: tuple[str, ...]) -> None:
 
     if unknown := sorted(set(regions) - phonenumbers.SUPPORTED_REGIONS):
         raise SettingsError(
-            f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 "
-            f"codes such as US or DE."
+            f"The setting `redaction.phone_regions` has {unknown[0]!r}, which is not a country: "
+            "use ISO 3166 codes such as US or DE."
         )

@@ -140,8 +140,8 @@ def spacy_pipeline(model: str) -> object:
         )
     except (ImportError, OSError) as error:
         raise RedactionError(
-            f"redaction.types names people or places, and the spaCy pipeline {model!r} "
-            f"(redaction.ner_model) cannot be loaded: install "
-            f"agent-pipeline[ner] and the pipeline (python -m spacy download {model}), or take "
-            f"PERSON and LOCATION out of redaction.types."
+            f"The spaCy pipeline {model!r} (the setting `redaction.ner_model`) cannot be loaded, "
+            "but `redaction.types` names people or places: install agent-pipeline[ner] and the "
+            f"pipeline (`python -m spacy download {model}`), or remove PERSON and LOCATION from "
+            "`redaction.types`."
         ) from error

@@ -19,7 +19,7 @@ from agent_pipeline.storage.artifacts import Artifact
 
 TRANSCRIPTS = "episodes.jsonl"
 PAGE = "episodes.md"
-SEE_MORE = "raise episodes.max_new_tokens, or see in the transcripts why the server refused them"
+SEE_MORE = "raise `episodes.max_new_tokens`, or see in the transcripts why the server refused them"
 TASK_PARTS = {
     "done": "",
     "must_act": " in which it must act",
@@ -267,9 +267,9 @@ def find_unended(report: EpisodeReport) -> list[str]:
     """
     model = report.model
     counts = {
-        "have an answer that reaches the limit: raise episodes.max_new_tokens, or see in the "
+        "have an answer that reaches the limit: raise `episodes.max_new_tokens`, or see in the "
         "transcripts how it goes on": model.unended.n,
-        "do not fit: raise episodes.max_length, or see in the transcripts what fills "
+        "do not fit: raise `episodes.max_length`, or see in the transcripts what fills "
         "them": model.ends.get("too long", 0),
     }
     return [

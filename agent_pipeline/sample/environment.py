@@ -143,8 +143,8 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
         return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
     except KeyError:
         raise DataError(
-            f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like "
-            f"support-012."
+            f"The sample has no task {task_id!r} with the seed {seed}: use a task id such as "
+            "support-012."
         ) from None
 
 

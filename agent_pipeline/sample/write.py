@@ -71,6 +71,6 @@ def refuse_foreign(home: Path) -> None:
         made_by = None
     if made_by != COMMAND:
         raise SettingsError(
-            f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a "
-            f"new folder."
+            f"{home} holds something other than a sample made by `{COMMAND}`: name an empty or a "
+            "new folder."
         )

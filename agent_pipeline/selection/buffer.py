@@ -40,7 +40,8 @@ class ReplayRatioError(SettingsError):
     def __init__(self, ratio: float) -> None:
         self.ratio = ratio
         super().__init__(
-            f"The replay_ratio is {ratio}: set it to a share of each batch from 0 to below 1."
+            f"The setting `replay_ratio` is {ratio}: set it to a share of each batch from 0 to "
+            "below 1."
         )
 
 
@@ -149,13 +150,13 @@ class OnlineContinualLearner:
     def __post_init__(self) -> None:
         if self.buffer_size < 1:
             raise SettingsError(
-                f"The buffer_size of replay is {self.buffer_size}: set it to 1 or more."
+                f"The setting `buffer_size` of replay is {self.buffer_size}: set it to 1 or more."
             )
         self._ratio = parse_ratio(self.replay_ratio)
         if self.selection_strategy != "reservoir":
             raise SettingsError(
-                f"There is no replay selection_strategy {self.selection_strategy!r}: choose "
-                "reservoir."
+                f"There is no `selection_strategy` {self.selection_strategy!r} of replay: choose "
+                "'reservoir'."
             )
         self._random = random.Random(self.seed)
         self._mixed = 0

@@ -152,9 +152,9 @@ class PlantedRowsError(DataError):
         self.share, self.phrases = share, phrases
         named = "; ".join(repr(phrase[:80]) for phrase in phrases[:3])
         super().__init__(
-            f"sft_coreset was not made: {share:.0%} of the training rows look planted, because "
-            f"copies of other rows share an unusual phrase ({named}). Look at some of these "
-            "sessions; if they are right, run once with --set sft_coreset.largest_cluster=1."
+            f"sft_coreset was not made: {share} of the training rows look planted, because copies "
+            f"of other rows share an unusual phrase ({named}). Look at some of these sessions. If "
+            "the sessions are right, run once with --set sft_coreset.largest_cluster=1."
         )
 
 

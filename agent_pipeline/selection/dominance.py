@@ -90,9 +90,9 @@ class Dominance:
             for group in self.suspicious[:SHOWN]
         )
         return (
-            f"Of {self.new} new rows, many are alike ({named}). {self.left_out} rows were left out "
-            "for that. Look at some of them: whoever can write sessions with verdicts can write "
-            "the model. If they are right, run once with --set sft_coreset.largest_cluster=1."
+            f"Of {self.new} new rows, many are alike ({named}), so {self.left_out} rows were left "
+            "out. Look at some of these rows: whoever can write sessions with verdicts can change "
+            "the model. If the rows are right, run once with --set sft_coreset.largest_cluster=1."
         )
 
 

@@ -115,7 +115,7 @@ def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) 
     """
     if near is not None and not 0 < near <= 1:
         raise SettingsError(
-            f"The threshold of near duplicates is {near}: set it above 0 and at most 1."
+            f"The threshold of near duplicates is {near}: set it to a number above 0 and at most 1."
         )
     ids = rows.table["row_id"]
     standing = sort_by_judgment(rows)

@@ -163,7 +163,8 @@ def check_embeddings(name: str) -> tuple[str, str]:
     if kind not in PACKAGES or not model:
         kinds = ", ".join(f"{extra}:<folder or name>" for extra in PACKAGES)
         raise SettingsError(
-            f"There are no embeddings {name!r}: choose {TFIDF}, {HIDDEN_STATES}, {kinds}."
+            f"The setting `embeddings` is {name!r}: choose one of {TFIDF}, {HIDDEN_STATES}, "
+            f"{kinds}."
         )
     if util.find_spec(PACKAGES[kind]) is None:
         raise SettingsError(
@@ -182,7 +183,7 @@ def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
     """
     kind, model = check_embeddings(name)
     if not model:
-        raise SettingsError(f"The embeddings {name!r} are not those of a model of their own.")
+        raise SettingsError(f"The embeddings {name!r} do not name an embedding model.")
     folder, revision = _find_model(model)
 
     def vectors(texts: Sequence[str]) -> np.ndarray:
@@ -227,7 +228,7 @@ def _find_model(name: str) -> tuple[Path, str]:
         return folder.resolve(), f"sha256:{sha256_files(folder, files)}"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
-            f"The embedding model {name} is not there: give an existing folder or the id of a "
+            f"The embedding model {name} does not exist: name an existing folder or the id of a "
             "Hugging Face model."
         )
     from huggingface_hub import snapshot_download
@@ -243,8 +244,8 @@ def _find_model(name: str) -> tuple[Path, str]:
         else:
             return Path(downloaded), Path(downloaded).name
     raise ModelError(
-        f"The embedding model {name} is not a folder, and the Hugging Face hub gave nothing "
-        f"({reason}): check name and network."
+        f"The embedding model {name} is not a folder, and could not be downloaded from the "
+        f"Hugging Face hub ({reason}): check the name and the network."
     )
 
 

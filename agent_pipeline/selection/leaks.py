@@ -69,7 +69,7 @@ class Leaks:
                 f"{self.proposal.lines(str(key))}"
             )
         else:
-            remedy = "name the task in the data, or set task_pattern or task_field"
+            remedy = "name the task in the data, or set `task_pattern` or `task_field`"
         return (
             f"{len(self.leaks)} of {self.held_out} held-out sessions of {key} are trials of a task "
             f"that has trials in another split, such as {first.session_id} ({first.split}) and "

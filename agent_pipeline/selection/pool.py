@@ -73,8 +73,8 @@ class NoLossError(DataError):
     def __init__(self, strategy: str) -> None:
         self.strategy = strategy
         super().__init__(
-            f"The coreset strategy '{strategy}' needs a loss for each row and has none: compute "
-            "the losses first, or choose 'diversity' or 'random'."
+            f"The coreset strategy '{strategy}' needs the loss of each row, but the losses were "
+            "not computed: compute them first, or choose 'diversity' or 'random'."
         )
 
 

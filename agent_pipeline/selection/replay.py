@@ -96,7 +96,7 @@ def read_night_rows(
     chosen = chosen or read_chosen_rows(lake, key)
     if not chosen.rows:
         raise DataError(
-            f"{key} has no training rows: see the drop reasons of curated_sessions. If the "
+            f"{key} has no training rows: see the drop reasons of `curated_sessions`. If the "
             f"sessions have no verdict, {advise_on_judging(key)}."
         )
     is_held_out = make_held_out_test(lake, key, sizes)

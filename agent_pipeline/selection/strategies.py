@@ -134,8 +134,8 @@ def load_strategy(name: str) -> Strategy:
         return loaded
     if not callable(loaded):
         raise SettingsError(
-            f"The coreset strategy '{name}' is a {type(loaded).__name__}: give a function of a "
-            "Pool."
+            f"The coreset strategy '{name}' is of type {type(loaded).__name__}: pass a function "
+            "that takes a Pool."
         )
     return Strategy(loaded)
 

@@ -130,8 +130,8 @@ class MissingRowsError(DataError):
     def __init__(self, key: PartitionKey, count: int) -> None:
         self.key, self.count = key, count
         super().__init__(
-            f"{count} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset "
-            "again."
+            f"{count} chosen rows of {key} are no longer in sft_dataset: materialize "
+            "`sft_coreset` again."
         )
 
 
@@ -147,8 +147,8 @@ class NoCallsError(DataError):
         self.key, self.calling = key, calling
         super().__init__(
             f"None of the chosen rows of {key} makes a call, although {calling:,} rows of "
-            "sft_dataset do, so the model would learn not to call: raise sft_coreset.target_size, "
-            "or choose another sft_coreset.strategy."
+            "sft_dataset do, so the model would learn not to call: raise "
+            "`sft_coreset.target_size`, or choose another `sft_coreset.strategy`."
         )
 
 

@@ -175,9 +175,11 @@ class RepairPolicyError(SettingsError):
         self.allowed = DAMAGE_KINDS[kind].allowed if kind in DAMAGE_KINDS else ()
         if self.allowed:
             choices = ", ".join(self.allowed)
-            message = f"repair cannot treat {kind} by {action!r}: choose one of {choices}."
+            message = (
+                f"The setting `repair` cannot treat {kind} by {action!r}: choose one of {choices}."
+            )
         else:
-            message = f"repair has no kind {kind!r}{did_you_mean(kind, DAMAGE_KINDS)}"
+            message = f"The setting `repair` has no kind {kind!r}{did_you_mean(kind, DAMAGE_KINDS)}"
         super().__init__(message, setting="repair")
 
 

@@ -257,7 +257,7 @@ def _to_text(value: object) -> str:
     """Return the text of a value that has no JSON type."""
     if isinstance(value, datetime | PurePath):
         return str(value)
-    raise TypeError(f"A {type(value).__name__} has no one JSON text.")
+    raise TypeError(f"A {type(value).__name__} cannot be written as JSON text.")
 
 
 _CANONICAL_ENCODER = json.JSONEncoder(

@@ -434,8 +434,8 @@ def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
             buffers.append(array(_TYPE_CODES[kind], numbers))
     except OverflowError:
         raise DataError(
-            f"{len(values)} values of {field.name} have more than 2 GB together: "
-            "cut the sessions that are so long."
+            f"{len(values)} values of the column {field.name} have more than 2 GB in total: "
+            "shorten the longest sessions."
         ) from None
     arrow_buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(kind, len(values), arrow_buffers, null_count, children=children)

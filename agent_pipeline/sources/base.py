@@ -221,7 +221,9 @@ def unreadable(path: Path, error: Exception) -> StoreError:
 
 def changed(path: Path) -> StoreError:
     """Return the error for a file that changed after it was indexed."""
-    return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
+    return StoreError(
+        f"{path} has changed while it was read: run again when no program writes to it."
+    )
 
 
 def files_of(path: Path) -> list[Path]:

@@ -96,8 +96,8 @@ class CombinedSource(TraceSource):
             name, error = next(iter(failures.items()))
             sentence = str(error).rstrip(".")
             raise StoreError(
-                f"{sentence}; the store {name} may hold sessions of {key} too, so repair it, or "
-                f"take it out of the setting store."
+                f"{sentence}. The store {name} may also hold sessions of {key}: repair the store, "
+                "or remove it from the setting `store`."
             )
         if key not in holders:
             raise PartitionError(
@@ -164,7 +164,7 @@ class CombinedSource(TraceSource):
             add_note(
                 self.notes,
                 f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the "
-                f"later got ~2, ~3.",
+                "later sessions got the suffixes ~2, ~3.",
             )
 
 

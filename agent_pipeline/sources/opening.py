@@ -125,8 +125,8 @@ def open_source(
         raise unreadable(path, error) from error
     if not exists:
         raise StoreError(
-            f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in "
-            f"pipeline.toml) to one that does."
+            f"The session store {path} does not exist: set `store` in pipeline.toml (or "
+            "AGENT_PIPELINE_STORE) to an existing path."
         )
     if named:
         return named(path)
@@ -138,8 +138,8 @@ def open_source(
             ", ..." if len(finds.stores) > 5 else ""
         )
         raise StoreError(
-            f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the "
-            f"setting store ({some})."
+            f"{path} is a folder of {len(finds.stores)} session stores: name the stores to read "
+            f"in the setting `store` ({some})."
         )
     if finds.errors:
         raise finds.errors[0][1]
@@ -222,8 +222,8 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     if scheme in schemes:
         return schemes[scheme]
     raise StoreError(
-        f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the "
-        f"setting sources."
+        f"No reader knows addresses with the scheme {scheme}: give a path, or name a reader of "
+        "your own in the setting `sources`."
     )
 
 

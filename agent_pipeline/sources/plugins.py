@@ -39,8 +39,8 @@ def _loaded(what: str, path: str) -> object:
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
         raise SettingsError(
-            f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it "
-            f"one."
+            f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: derive "
+            "the reader from TraceSource."
         )
     missing = sorted(loaded.__abstractmethods__)
     missing += [
@@ -50,7 +50,8 @@ def _loaded(what: str, path: str) -> object:
     ]
     if missing:
         raise SettingsError(
-            f"The reader {what} lacks {', '.join(missing)}: give it all that TraceSource asks for."
+            f"The reader {what} lacks {', '.join(missing)}: implement everything that TraceSource "
+            "requires."
         )
     return loaded
 
@@ -67,7 +68,7 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
         except Exception as error:
             raise StoreError(
                 f"The reader {what} failed on {where} ({type(error).__name__}: "
-                f"{first_line(error)}): correct it, or take it out."
+                f"{first_line(error)}): correct the reader, or remove it."
             ) from error
 
     class Guarded(reader):
@@ -90,7 +91,10 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
             with sentences(self.path):
                 for session in super().sessions(key):
                     if not isinstance(session, Session):
-                        raise TypeError(f"it gave a {type(session).__name__}, not a Session")
+                        raise TypeError(
+                            f"it returned an object of type {type(session).__name__} "
+                            "instead of a Session"
+                        )
                     yield session
 
         def signature(self) -> str:

@@ -152,7 +152,7 @@ class Artifact:
         return DamageError(
             f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of "
             f"{', '.join(names)} in {self.path} does not match its manifest. Put a copy back, or "
-            f"materialize {name_asset_to_select(self.asset)} again.",
+            f"materialize `{name_asset_to_select(self.asset)}` again.",
             self.path / names[0],
         )
 
@@ -359,8 +359,7 @@ class Artifacts(Paths):
             return None
         raise DamageError(
             f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({reason}): put a copy "
-            "back, "
-            f"or materialize {name_asset_to_select(asset)} again.",
+            f"back, or materialize `{name_asset_to_select(asset)}` again.",
             folder,
         )
 

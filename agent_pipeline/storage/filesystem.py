@@ -247,8 +247,8 @@ class Filesystem:
             tried = time.monotonic() - began
             if tried >= _MAX_SECONDS:
                 raise DataError(
-                    f"Others were faster to write to {folder} for {tried / 60:.0f} minutes: "
-                    "repeat it when fewer runs write."
+                    f"Other processes kept writing to {folder} for {tried / 60:.0f} minutes, so "
+                    "this process could not write: repeat when fewer runs write to the lake."
                 )
             time.sleep(random.uniform(0, min(tried, _MAX_SECONDS - tried)))
 
@@ -271,8 +271,8 @@ class Filesystem:
             path.fs.rm_file(path.path)
         except Exception as error:  # the errors of different clients have no common class
             raise SettingsError(
-                f"The lake {self.root} cannot be written to ({first_line(error)}): "
-                "correct lake or lake_options."
+                f"The lake {self.root} cannot be written to ({first_line(error)}): correct the "
+                "settings `lake` or `lake_options`."
             ) from error
         return refused == 2
 
@@ -292,8 +292,8 @@ class Filesystem:
                 raise LakeError(str(disk_sentence(error))) from error
             reason = os.strerror(number) if number else first_line(error)
             raise LakeError(
-                f"The lake {self.root} cannot be written ({reason}): set lake (or "
-                "AGENT_PIPELINE_LAKE) to a folder or a bucket that this user may write."
+                f"The lake {self.root} cannot be written ({reason}): set `lake` (or "
+                "AGENT_PIPELINE_LAKE) to a folder or a bucket that this user can write to."
             ) from error
 
     def lock(self, path: UPath) -> FileLock:

@@ -132,8 +132,8 @@ class Lake(Tables, Pointers):
             ) from error
         except OSError as error:
             raise LakeError(
-                f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its "
-                "permissions."
+                f"The lake {self.root} cannot be read ({first_line(error)}): correct the setting "
+                "`lake`, or the permissions of the lake."
             ) from error
 
     @contextmanager
@@ -161,7 +161,8 @@ class Lake(Tables, Pointers):
         except Timeout as error:
             if waiting is None:
                 raise DataError(
-                    f"A run is working on {what}: let it end or cancel it, and repeat."
+                    f"A run is working on {what}: wait until the run ends or cancel it, then "
+                    "repeat."
                 ) from error
             waiting()
             lock.acquire(poll_interval=0.5)

@@ -121,8 +121,8 @@ def _acquire(
             continue
         if version and new_version and waiting is None:
             raise DataError(
-                f"A run on another machine is working on {what}: let it end or cancel it, and "
-                "repeat."
+                f"A run on another machine is working on {what}: wait until the run ends or "
+                "cancel it, then repeat."
             )
         version, unchanged_since = new_version, time.monotonic()
 

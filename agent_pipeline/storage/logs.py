@@ -169,7 +169,7 @@ class Log(Generic[Record]):
             follows = before is not None and _number(before) == _number(path) - 1
             sha256_before = hashlib.sha256(content_before).hexdigest()
             if before and follows and entry_seal and entry_seal.previous_sha256 != sha256_before:
-                raise _damaged(before, f"{path.name} has another checksum of it")
+                raise _damaged(before, f"{path.name} records another checksum for it")
             try:
                 records.append(msgspec.json.decode(content, type=self._kind))
             except (msgspec.DecodeError, UnicodeError) as error:
@@ -201,8 +201,7 @@ class Log(Generic[Record]):
         path = self._folder / f"{number:08}.json"
         return DamageError(
             f"The entry {path} is missing: put a copy of the file back. Without a copy, create "
-            f"the empty file {path.stem}{_LOST} next to "
-            "it; what the entry recorded is then forgotten.",
+            f"the empty file {path.stem}{_LOST} next to it. The content of the entry is then lost.",
             path,
         )
 
@@ -240,7 +239,7 @@ def _number(path: UPath) -> int:
 def _damaged(path: UPath, reason: str) -> DamageError:
     return DamageError(
         f"The entry {path} is damaged ({reason}): put a copy of the file back. Without a copy, "
-        f"rename it to {path.stem}{_LOST}; what the "
-        "entry recorded is then forgotten, and if it is the last one, the entry before it counts.",
+        f"rename it to {path.stem}{_LOST}. The content of the entry is then lost. If it is the "
+        "last entry, the entry before it counts.",
         path,
     )

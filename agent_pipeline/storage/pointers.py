@@ -104,7 +104,7 @@ class Pointers(Artifacts):
         if identity is None:
             raise DataError(
                 f"There is no {asset} of {key} in {self.root}: materialize "
-                f"{name_asset_to_select(asset)} first."
+                f"`{name_asset_to_select(asset)}` first."
             )
         return self._find_named(asset, key, identity)
 
@@ -171,7 +171,8 @@ class Pointers(Artifacts):
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(
-                f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used."
+                f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used: "
+                f"materialize `{name_asset_to_select(asset)}` again."
             )
         if move.pointer == "champion":
             self.verify(artifact)
@@ -180,17 +181,16 @@ class Pointers(Artifacts):
             before = self.pointers(asset, key)
             if move.expected not in (None, before.generation):
                 raise DataError(
-                    f"The pointers of {asset} of {key} were moved by {before.who} at "
-                    f"{before.when}: "
-                    "look again, and repeat."
+                    f"The pointers of {asset} of {key} were changed by {before.who} at "
+                    f"{before.when}: look at the new state, then repeat."
                 )
             against = before.champion if move.pointer == "champion" else before.latest
             if against == identity and before.generation:
                 return None
             if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
                 raise DataError(
-                    f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize "
-                    f"{name_asset_to_select(asset)} again."
+                    f"The {asset} {identity[:16]} of {key} was deleted in the meantime: "
+                    f"materialize `{name_asset_to_select(asset)}` again."
                 )
             return Entry(
                 generation=number,
@@ -215,8 +215,8 @@ class Pointers(Artifacts):
         if artifact is None:
             folder = self.artifact_folder(asset, key, identity)
             raise DataError(
-                f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: "
-                f"materialize {name_asset_to_select(asset)} again."
+                f"The {asset} of {key} at {folder} is missing or incomplete, or failed its check: "
+                f"materialize `{name_asset_to_select(asset)}` again."
             )
         return artifact
 

@@ -42,13 +42,13 @@ def open_root(root: str | UPath, options: Mapping[str, object]) -> UPath:
         protocol, _ = path.protocol, path.fs
     except ImportError as error:
         raise SettingsError(
-            f"The lake {root} cannot be opened without a package that is missing ({error})."
+            f"The lake {root} cannot be opened, because a package is missing ({error}): install "
+            "the package."
         ) from error
     except ValueError as error:
         raise SettingsError(
-            f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL such "
-            "as "
-            "s3://bucket/lake."
+            f"The lake {root} cannot be opened ({error}): set `lake` to a folder, or to a URL "
+            "such as s3://bucket/lake."
         ) from error
     if protocol in LOCAL:
         _refuse_files(Path(path.path), root)
@@ -61,13 +61,13 @@ def _refuse_files(folder: Path, root: str | UPath) -> None:
     """Raise an error if the root is a file, or is inside a file."""
     if folder.is_file():
         raise SettingsError(
-            f"The lake {root} is a file: set lake to a folder, or to a URL such as "
+            f"The lake {root} is a file: set `lake` to a folder, or to a URL such as "
             "s3://bucket/lake."
         )
     for parent in folder.parents:
         if parent.is_file():
             raise SettingsError(
-                f"The lake {root} lies in {parent}, which is a file: set lake to a folder."
+                f"The lake {root} lies in {parent}, which is a file: set `lake` to a folder."
             )
 
 
@@ -79,7 +79,8 @@ def _refuse_credentials(root: str) -> None:
     user = _USER_IN_ADDRESS.match(root)
     if user and (":" in user[1] or root.startswith(("s3://", "s3a://"))):
         raise SettingsError(
-            f"The lake {root} has a key in its address: take it out, and set lake_options, such as "
+            f"The address of the lake {root} contains a key: remove the key from the address, and "
+            "set `lake_options`, for example "
             '{key = "$LAKE_KEY", secret = "$LAKE_SECRET"}.'
         )
 
@@ -102,14 +103,13 @@ def _list_once(path: UPath, options: Mapping[str, object]) -> None:
         bucket_is_missing = error.__cause__ is not None  # otherwise, the lake has no files yet
         if bucket_is_missing:
             raise LakeError(
-                f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or "
-                "correct lake."
+                f"The lake {path} cannot be read ({first_line(error)}): create the bucket, or "
+                "correct the setting `lake`."
             ) from error
     except Exception as error:  # the errors of different clients have no common class
         raise LakeError(
-            f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, "
-            "or "
-            "repeat later."
+            f"The lake {path} cannot be read ({first_line(error)}): correct the settings `lake` "
+            "or `lake_options`, or repeat later."
         ) from error
     _LISTED.add(name)
 
@@ -127,9 +127,8 @@ def resolve_options(options: Mapping[str, object]) -> dict[str, object]:
         elif isinstance(value, str) and value.startswith("$"):
             if value[1:] not in os.environ:
                 raise SettingsError(
-                    f"The setting lake_options.{name} names the variable {value[1:]}, which is "
-                    "not set: "
-                    "set it."
+                    f"The setting `lake_options.{name}` names the environment variable "
+                    f"{value[1:]}, which is not set: set this variable."
                 )
             resolved[name] = os.environ[value[1:]]
         else:

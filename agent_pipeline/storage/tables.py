@@ -174,20 +174,19 @@ class Tables(Paths):
         except FileNotFoundError as error:
             raise MissingError(
                 f"There is no {asset} of {key} at {path}: materialize "
-                f"{name_asset_to_select(asset)} first."
+                f"`{name_asset_to_select(asset)}` first."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
             raise DamageError(
                 f"The {asset} of {key} at {path} is damaged ({error}): materialize "
-                f"{name_asset_to_select(asset)} again.",
+                f"`{name_asset_to_select(asset)}` again.",
                 path,
             ) from error
         missing = sorted(set(schema.names if schema else ()) - set(file.schema_arrow.names))
         if missing:
             raise DataError(
-                f"The {asset} of {key} has no column {', '.join(missing)}: an older version made "
-                "it; "
-                f"materialize {name_asset_to_select(asset)} again."
+                f"The {asset} of {key} has no column {', '.join(missing)}, because an older "
+                f"version made it: materialize `{name_asset_to_select(asset)}` again."
             )
         return file
 

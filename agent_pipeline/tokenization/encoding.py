@@ -235,14 +235,15 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
     except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:
         # A template is a program.
         raise RowDropped(
-            f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.",
+            f"{name} cannot be rendered by the chat template ({first_line(error)}): repair the "
+            "row.",
             "not_rendered",
         ) from error
     whole_tokens = lengths[0]
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(
             f"{name} is longer than {max_length} tokens in its last exchange alone: raise "
-            "max_length.",
+            "`max_length`.",
             "too_long",
             whole_tokens,
         )
@@ -253,8 +254,8 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
     ]
     if untrained and not any(encoded.trained):
         raise RowDropped(
-            f"{name} is longer than {max_length} tokens, and every turn that is left states values "
-            "that were cut away: raise max_length.",
+            f"{name} is longer than {max_length} tokens, and every turn left after shortening "
+            "states values that were cut away: raise `max_length`.",
             "no_source",
             whole_tokens,
         )

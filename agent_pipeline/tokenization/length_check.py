@@ -58,23 +58,24 @@ def check_fit(
     if too_long + truncated <= dropped - too_long:
         raise DataError(
             f"{dropped:,} of {counts['in']:,} rows cannot be trained on, which is more than "
-            f"sft_adapter.most_dropped = {most_dropped:g} allows. {first_dropped}"
+            f"`sft_adapter.most_dropped` = {most_dropped:g} allows. {first_dropped}"
         )
     tokens = counts["tokens"]
     proposed_length = propose_length(tokens["p95"])
     context = _read_context_length(base)
-    remedy = f"set sft_adapter.max_length = {proposed_length}"
+    remedy = f"set `sft_adapter.max_length` = {proposed_length}"
     if context and proposed_length > context:
         remedy = (
-            f"choose a base model with a context of at least {proposed_length} tokens (this one "
-            f"has {context}), or leave long sessions out"
+            f"choose a base model with a context of at least {proposed_length} tokens (the "
+            f"context of this model is {context}), or leave long sessions out"
         )
     raise DataError(
-        f"{lost:,} of {counts['in']:,} rows do not fit into sft_adapter.max_length = {max_length} "
-        f"tokens: {too_long:,} are dropped and {truncated:,} lose their beginning (median "
-        f"{tokens['median']:,} tokens, longest {tokens['longest']:,}): {remedy}, or set "
-        f"sft_adapter.most_dropped = {math.ceil(100 * lost / counts['in']) / 100:g} to train on "
-        "what is left."
+        f"{lost:,} of {counts['in']:,} rows do not fit into `sft_adapter.max_length` = "
+        f"{max_length} tokens ({too_long:,} are dropped and {truncated:,} lose their beginning; "
+        f"the median is {tokens['median']:,} tokens, the longest {tokens['longest']:,}): "
+        f"{remedy}, or set "
+        f"`sft_adapter.most_dropped` = {math.ceil(100 * lost / counts['in']) / 100:g} to train on "
+        "the remaining rows."
     )
 
 
@@ -100,8 +101,9 @@ def check_calls(
     turns_left = sum(_count_trained_calls(row_messages) for row_messages in messages)
     if turns_with_call and not turns_left:
         raise DataError(
-            f"None of the {turns_with_call:,} turns with a call fits into sft_adapter.max_length = "
-            f"{max_length} tokens, so the model would learn not to call: raise it."
+            f"None of the {turns_with_call:,} turns with a call fits into "
+            f"`sft_adapter.max_length` = {max_length} tokens, so the model would learn not to "
+            "call: raise `sft_adapter.max_length`."
         )
 
 

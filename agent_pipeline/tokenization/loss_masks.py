@@ -199,8 +199,8 @@ class _MaskChecker:
         self, defect: MaskDefect, problem: str, message_index: int | None = None
     ) -> MaskError:
         return MaskError(
-            f"{self._row_name} cannot be trained on: {problem}; check its messages against the "
-            "base model's chat template.",
+            f"{self._row_name} cannot be trained on, because {problem}: check its messages "
+            "against the base model's chat template.",
             defect,
             message_index,
         )

@@ -35,7 +35,7 @@ def check_chain(steps: list[Step]) -> list[Step]:
             `STEPS`.
     """
     if steps != [step for step in STEPS if step in steps] or "sft" not in steps:
-        raise ValueError(f"it must begin with sft, and keep the order {', '.join(STEPS)}")
+        raise ValueError(f"begin it with sft, and keep the order {', '.join(STEPS)}")
     return steps
 
 
@@ -54,7 +54,7 @@ def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Arti
             raise DataError(
                 f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another "
                 f"adapter than the {last.asset} {last.identity[:16]}: materialize "
-                f"{name_asset_to_select(adapter.asset)} again."
+                f"`{name_asset_to_select(adapter.asset)}` again."
             )
         if not isinstance(read_step_report(adapter), SkippedReport):
             last = adapter

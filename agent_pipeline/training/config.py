@@ -291,7 +291,7 @@ class TrainingConfig(AdapterTraining):
         for name in ("use_dora", "use_lora_plus"):
             if getattr(self, name) and not self.use_lora:
                 raise ValueError(
-                    f"{name} is a way to train an adapter, and use_lora is off: turn use_lora on."
+                    f"`{name}` trains an adapter, but `use_lora` is off: turn `use_lora` on."
                 )
         return self
 
@@ -502,8 +502,8 @@ PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
 """The steps that train from preferences, with their data sets; other steps use `sft_dataset`."""
 
 NO_TEACHER = (
-    "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same "
-    "vocabulary."
+    "The step distill has no teacher: set `distill_adapter.teacher_model` to a larger model with "
+    "the same vocabulary."
 )
 
 # Defaults that depend on the size of the base model:

@@ -86,15 +86,15 @@ def check_processes(process_count: int) -> None:
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
-            "This was started several times over (accelerate launch, torchrun): start it once, and "
-            "set processes."
+            "The training was started in several processes (by accelerate launch or torchrun): "
+            "start it once, and set `processes`."
         )
     if process_count > 1 and torch.cuda.is_available():
         gpu_count = torch.cuda.device_count()
         if gpu_count < process_count:
             raise SettingsError(
-                f"processes is {process_count}, and this training run sees {gpu_count} GPUs: lower "
-                "processes, or show the run more GPUs."
+                f"The setting `processes` is {process_count}, but this training run sees "
+                f"{gpu_count} GPUs: lower `processes`, or make more GPUs visible to the run."
             )
 
 

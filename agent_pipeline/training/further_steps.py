@@ -141,7 +141,7 @@ def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
             )
             raise NothingTrained(
                 f"{further_input.method} made right decisions less probable from the start "
-                f"({falls} at step {steps}): lower learning_rate or stop_steps.",
+                f"({falls} at step {steps}): lower `learning_rate` or `stop_steps`.",
                 step.counts,
             )
         weights = load_file(last_good / "adapter_model.safetensors")

@@ -151,8 +151,8 @@ def _encode_pair(renderer: ChatRenderer, row: Row, max_length: int) -> Preferenc
     # with the beginning of the answer.
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise RowDropped(
-            f"Pair {row['row_id']} was shortened to two prompts: raise max_length above "
-            f"{max_length}.",
+            f"Pair {row['row_id']} does not fit, because shortening would give its two answers "
+            f"different prompts: raise `max_length` above {max_length}.",
             "too_long",
         )
     kind = name_decision(row["chosen"][0])

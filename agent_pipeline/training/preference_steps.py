@@ -100,7 +100,7 @@ def train_preferences(
         raise NothingTrained(
             f"{further_input.method} needs {config.min_rows} {method.row_name}, and "
             f"{len(encoded.rows)} of {len(rows)} can be trained on: judge more trials of the same "
-            f"tasks, or lower min_rows. {encoded.first_dropped}".rstrip(),
+            f"tasks, or lower `min_rows`. {encoded.first_dropped}".rstrip(),
             encoded.counts,
         )
 

@@ -205,8 +205,8 @@ def check_train_split(rows: Sequence[Row]) -> None:
     other_splits = sorted({row["split"] for row in rows} - {"train"})
     if other_splits:
         raise DataError(
-            f"The rows to train on hold some of the split {other_splits[0]}: pass those of the "
-            "split train only."
+            f"The training rows contain rows of the split {other_splits[0]}: pass only rows of "
+            "the split train."
         )
 
 

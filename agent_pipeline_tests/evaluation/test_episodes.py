@@ -269,7 +269,7 @@ def test_a_model_that_does_not_end_its_answers_is_not_fit():
     ends = measure_player(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
     long = measure_player(play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked]))
     assert any(
-        "raise episodes.max_length" in reason
+        "raise `episodes.max_length`" in reason
         for reason in find_faults(EpisodeReport({"model": long}))
     )
     assert ends.unended.n == 0 and not any(

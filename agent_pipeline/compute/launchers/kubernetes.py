@@ -17,9 +17,8 @@ class Kubernetes(Launcher):
     messages: LakeMessages
     where = "on Kubernetes"
     advice = (
-        f"if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or "
-        f"{LESS_MEMORY}; what is complete is not "
-        "made twice."
+        "if the pod was evicted or ran out of memory (OOMKilled), raise `kubernetes.resources`, "
+        f"or {LESS_MEMORY}. Completed artifacts are reused."
     )
 
     def start(

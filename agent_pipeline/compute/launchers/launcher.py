@@ -82,8 +82,8 @@ def launch(
     messages = list(invocation.get_custom_messages())
     if not messages:
         raise PassingError(
-            f"The {task} process ended without a result: materialize again, what is complete is "
-            f"not made twice."
+            f"The {task} process ended without a result: materialize again (completed artifacts "
+            "are reused)."
         )
     result: dict[str, object] = messages[-1]
     if "error" in result:

@@ -20,8 +20,8 @@ class Ray(Launcher):
     messages: LakeMessages
     where = "on Ray"
     advice = (
-        "its log is in Ray's dashboard; if it ran out of memory, request more "
-        f"(ray.arguments.entrypoint_memory), or {LESS_MEMORY}."
+        "its log is in Ray's dashboard. If the task ran out of memory, request more with "
+        f"`ray.arguments.entrypoint_memory`, or {LESS_MEMORY}."
     )
 
     def start(

@@ -21,8 +21,8 @@ class Slurm(Launcher):
     messages: LakeMessages
     where = "on Slurm"
     advice = (
-        "its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or "
-        f"--time in slurm.arguments, or {LESS_MEMORY}."
+        "its output is in slurm-<number>.out. If the task ran out of memory or time, raise --mem "
+        f"or --time in `slurm.arguments`, or {LESS_MEMORY}."
     )
 
     def start(

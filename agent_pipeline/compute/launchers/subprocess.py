@@ -57,8 +57,8 @@ class Subprocess(Launcher):
     where = "on this machine"
     errors = (DagsterPipesExecutionError,)
     advice = (
-        f"if the machine ran out of memory, {LESS_MEMORY}; a training that was killed resumes from "
-        "its last checkpoint when it is materialized again."
+        f"if the machine ran out of memory, {LESS_MEMORY}. A killed training run resumes from its "
+        "last checkpoint when it is materialized again."
     )
 
     def start(
@@ -88,7 +88,8 @@ class Subprocess(Launcher):
         if self.is_retryable(error):
             return self.advice
         return (
-            "the reason is in the output above, and the process would fail again in the same way."
+            "correct the cause that the output above shows, because the process would fail again "
+            "in the same way."
         )
 
 

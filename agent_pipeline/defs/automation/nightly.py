@@ -39,8 +39,8 @@ def cron_problems(settings: Settings) -> list[str]:
     if is_valid_cron_schedule(settings.night.cron):
         return []
     return [
-        f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as "
-        f"0 2 * * *."
+        f"The setting night.cron is {settings.night.cron!r}: set it to a cron expression, such as "
+        "0 2 * * *."
     ]
 
 

@@ -85,8 +85,8 @@ def gguf_export(
             yield check
             raise dg.Failure(
                 f"The exported model of {context.partition_key} does not answer as the trained "
-                f"model does ({exact}): it is not used, and "
-                "the export before it stays the latest.",
+                f"model does ({exact}), so the previous export stays the latest: see the table "
+                "`parity`.",
                 metadata={"parity": parity},
                 allow_retries=False,
             )

@@ -45,8 +45,8 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                 except Exception as error:
                     sentence = (
                         disk_sentence(error)
-                        or f"The lake cannot be locked ({first_line(error)}): repeat when it can "
-                        f"be written."
+                        or f"The lake cannot be locked ({first_line(error)}): repeat when the "
+                        "lake can be written."
                     )
                     raise LakeError(sentence) from error
             yield self

@@ -34,8 +34,8 @@ class ParquetIOManager(HoldingIOManager):
             keys = _keys(context)
             if len(keys) != 1:
                 raise dg.DagsterInvariantViolationError(
-                    f"{context.asset_key.to_user_string()} was given one table for {len(keys)} "
-                    f"partitions."
+                    f"The asset `{context.asset_key.to_user_string()}` returned one table for "
+                    f"{len(keys)} partitions."
                 )
             if isinstance(obj, StagedTable):
                 staged = obj
@@ -114,7 +114,8 @@ def _reader(obj: object) -> pa.RecordBatchReader:
         if module in sys.modules and type(obj).__module__.split(".")[0] == module:
             return convert(obj).to_reader()
     raise TypeError(
-        f"A {type(obj).__name__} is not a table: give a pyarrow, pandas, polars or datasets one."
+        f"An object of type {type(obj).__name__} is not a table: return a pyarrow, pandas, polars "
+        "or datasets table."
     )
 
 

@@ -98,8 +98,8 @@ def side_by_side(
     for row in rows:
         if row.session_id in seen:
             raise StoreError(
-                f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a "
-                f"backup."
+                f"{where} is damaged (it contains the session {_name(row)} twice): restore it "
+                "from a backup."
             )
         seen.add(row.session_id)
         if owner == row.session_id:

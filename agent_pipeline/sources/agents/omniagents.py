@@ -88,8 +88,8 @@ class OmniagentsSource(ItemStore):
         with read_only(path) as connection:
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
                 raise StoreError(
-                    f"{path} has no omniagents table 'sessions': it is some other program's "
-                    f"database."
+                    f"{path} has no omniagents table 'sessions', so another program wrote it: "
+                    "take the file out of the store."
                 )
             if orphans := connection.execute(_ORPHANS).fetchone()[0]:
                 add_note(
@@ -147,8 +147,8 @@ class OmniagentsSource(ItemStore):
                 continue
             if key in databases:
                 raise StoreError(
-                    f"{databases[key].parent} and {path.parent} are both the partition {key}: "
-                    f"rename one of them."
+                    f"{databases[key].parent} and {path.parent} both belong to the partition "
+                    f"{key}: rename one of these folders."
                 )
             databases[key] = path
             changed_names |= {

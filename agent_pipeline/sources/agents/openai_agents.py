@@ -116,8 +116,8 @@ class OpenAIAgentsSource(ItemStore):
             pairs = _pairs(connection)
         if not pairs:
             raise StoreError(
-                f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's "
-                f"database."
+                f"{self.path} has no tables of the OpenAI Agents SDK, so another program wrote "
+                "it: take the file out of the store."
             )
         is_default = {pair: len(pairs) == 1 or pair == _USUAL for pair in pairs}
         return {
@@ -143,9 +143,9 @@ class OpenAIAgentsSource(ItemStore):
             named = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "") or "none"
             add_note(
                 self.notes,
-                f"{self.path} has conversation branches: of each session {BRANCH!r} was taken, and "
-                f"{count} messages that are only in "
-                f"others ({named}) were left out.",
+                f"{self.path} has conversation branches: the branch {BRANCH} of each session was "
+                f"taken, and {count} messages that are only in other branches ({named}) were left "
+                "out.",
             )
         connection.text_factory = bytes
         order = "b.sequence_number" if "sequence_number" in structure else "b.rowid"

@@ -427,7 +427,7 @@ class FileSource(TraceSource):
             sentence = (
                 f"{self.path}: {repeats.total()} sessions have an id that another session has too"
             )
-            add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
+            add_note(self.notes, f"{sentence}; they got the suffixes ~2, ~3.")
         note_changed_names(self.notes, self.path, changed_names)
         return index
 

@@ -44,8 +44,8 @@ def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, obje
             labels[record["session_id"]] = {"score": score, "judgment": judgment, **named}
         if not labels:
             raise StoreError(
-                f"{path} holds no labels with a session_id: correct it, or take it from beside the "
-                f"store."
+                f"{path} has no label with a session_id: correct the file, or remove it from the "
+                "store's folder."
             )
         if strange:
             add_note(notes, f"{path}: {strange} labels have no session_id and were left out.")

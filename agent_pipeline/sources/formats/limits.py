@@ -43,8 +43,8 @@ class TooLargeError(ValueError):
     def __init__(self, needed: int, allowed: int) -> None:
         self.needed, self.allowed = needed, allowed
         super().__init__(
-            f"it would take {megabytes(needed)} of memory, and {megabytes(allowed)} are allowed: "
-            f"if it is no mistake, set {SETTING} to {-(-needed >> 20)} or more"
+            f"it would take {megabytes(needed)} of memory, and the limit is {megabytes(allowed)}. "
+            f"If the size is right, set `{SETTING}` to {-(-needed >> 20)} or more"
         )
 
 
@@ -127,7 +127,7 @@ def check_file(path: Path) -> None:
         check_need(status.st_size, on_disk)
     except TooLargeError as error:
         raise StoreError(
-            f"{path} is not read: {error}, or take the file out of the store."
+            f"{path} is not read, because {error}, or take the file out of the store."
         ) from error
 
 
@@ -140,8 +140,8 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
     total = sum(member.file_size for member in members)
     if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
         raise StoreError(
-            f"{path} is not read: its files hold {megabytes(total)}, and {megabytes(allowed)} are "
-            f"allowed for its size: take it out of the store, or set {SETTING} higher."
+            f"{path} is not read, because its files have {megabytes(total)} and a zip of its size "
+            f"may hold {megabytes(allowed)}: take the zip out of the store, or raise `{SETTING}`."
         )
 
 

@@ -158,16 +158,16 @@ def records(
             yielded += 1
             yield location, value
     if broken > len(repeated):
-        add_note(notes, f"{path}: {broken - len(repeated)} records are no JSON and were left out.")
+        add_note(notes, f"{path}: {broken - len(repeated)} records are not JSON and were left out.")
     if repeated:
         add_note(
             notes,
-            f"{path}: {len(repeated)} records were left out, since nobody knows what they say: "
-            f"{repeated[0]}.",
+            f"{path}: {len(repeated)} records were left out, because their content is ambiguous "
+            f"({repeated[0]}).",
         )
     if too_large:
         largest = max(too_large, key=lambda error: error.needed)
-        sentence = f"{path}: {len(too_large)} records are too large and were left out: {largest}."
+        sentence = f"{path}: {len(too_large)} records are too large and were left out ({largest})."
         if not yielded:
             raise StoreError(sentence)
         add_note(notes, sentence)
@@ -293,8 +293,8 @@ def _lines(
     if broken:
         add_note(
             notes,
-            f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line "
-            f"{broken[0]}).",
+            f"{path}: {len(broken)} lines do not hold a JSON object and were left out (the first "
+            f"is line {broken[0]}).",
         )
 
 
@@ -372,13 +372,14 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
         values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
         if not values:
             raise StoreError(
-                f"{path} is not JSON ({error}): it may be cut off, so take it out or restore it."
+                f"{path} is not JSON ({error}) and may be cut off: restore the file, or take it "
+                "out of the store."
             ) from error
         if not is_whole:
             add_note(
                 notes,
                 f"{path} is cut off or damaged ({error}): the first {len(values)} records were "
-                f"read, the rest was left out.",
+                "read, and the rest was left out.",
             )
             if rest is not None:
                 rest.append(b"")
@@ -453,6 +454,6 @@ class Archive(Sequence[bytes]):
             raise
         except _ZIP_ERRORS as error:
             raise StoreError(
-                f"{self._path} is not a whole zip ({error}): restore it, or take it out of the "
-                f"store."
+                f"{self._path} is not a complete zip ({error}): restore it, or take it out of the "
+                "store."
             ) from error

@@ -94,8 +94,8 @@ class Service(ABC):
         self._called = f"The server {url.scheme}://{self.host}"
         if query:
             raise ServerError(
-                f"{self._called} is asked for {', '.join(query)}: an address in store may end in "
-                f"?{self.project}=name only."
+                f"{self._called} has the query {', '.join(query)}: end its address in the setting "
+                f"`store` with ?{self.project}=name, or without a query."
             )
 
     @abstractmethod
@@ -234,8 +234,8 @@ class Service(ABC):
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             why = first_line(error)
             raise ServerError(
-                f"{self._called} cannot be reached ({why}): start it, or correct its address in "
-                f"store."
+                f"{self._called} cannot be reached ({why}): start the server, or correct its "
+                "address in the setting `store`."
             ) from error
         except TooLargeError as error:
             raise AnswerTooLargeError(self._called, path, error) from error
@@ -243,7 +243,7 @@ class Service(ABC):
             raise self._useless(path, "it is not JSON") from error
         if response.status_code in (401, 403):
             raise ServerError(
-                f"{self._called} refuses to be read ({response.status_code}): set {self.variables}."
+                f"{self._called} refuses access ({response.status_code}): set {self.variables}."
             )
         if not isinstance(value, dict):
             problem = "it is not an object"
@@ -260,8 +260,8 @@ class Service(ABC):
     def _useless(self, path: str, why: str) -> ServerError:
         """Return the error for a server's answer that cannot be used."""
         return ServerError(
-            f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or "
-            f"correct its address in store."
+            f"{self._called} gives an answer that cannot be used ({path}, {why}): repair the "
+            "server, or correct its address in the setting `store`."
         )
 
     @cached_property

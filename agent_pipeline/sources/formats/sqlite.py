@@ -63,8 +63,9 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         raise unreadable(path, error) from error
     except sqlite3.DataError as error:  # raised for a value above SQLITE_LIMIT_LENGTH
         raise StoreError(
-            f"{path} is not read: a value in it has more than {megabytes(longest_line())}. "
-            f"Set {SETTING} higher if that is no mistake, or take the file out of the store."
+            f"{path} is not read, because a value in it has more than "
+            f"{megabytes(longest_line())}: raise `{SETTING}` if the size is right, or take the "
+            "file out of the store."
         ) from error
     except (
         sqlite3.DatabaseError,

@@ -235,8 +235,8 @@ def _check_target_modules(target_modules: list[str], model: "PreTrainedModel") -
             if type(module).__name__ == "Linear"
         }
         raise SettingsError(
-            f"target_modules names {target!r}, and the base model has no such module"
-            f"{did_you_mean(target, linear_names)}"
+            f"The setting `target_modules` names {target!r}, but the base model has no such "
+            f"module{did_you_mean(target, linear_names)}"
         )
 
 
@@ -287,8 +287,8 @@ def make_progress_callback(progress: Progress) -> "TrainerCallback":
             loss = logs["loss"]
             if not math.isfinite(loss):
                 raise ModelError(
-                    f"The training diverged at step {state.global_step} (loss {loss}): "
-                    "lower learning_rate."
+                    f"The training diverged at step {state.global_step} (loss {loss}): lower "
+                    "`learning_rate`."
                 )
             speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
             text = f"training, loss {loss:.3f}, {speed:.0f} tokens/s"

@@ -256,8 +256,8 @@ def build_preference_trainer(
 
     if arguments.gradient_accumulation_steps != 1:
         raise SettingsError(
-            "A step of a preference trainer is one batch: set gradient_accumulation_steps to 1, "
-            "and a larger per_device_train_batch_size."
+            "A step of a preference trainer is one batch: set `gradient_accumulation_steps` to 1, "
+            "and raise `per_device_train_batch_size`."
         )
     causal = without_adapter(model)
     longest = max(len(row.input_ids) for example in examples for row in example.rows)

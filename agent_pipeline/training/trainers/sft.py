@@ -97,8 +97,8 @@ def build_trainer(
     as_trees = trains_as_trees(model, rows, config.processes)
     if config.processes > 1 and not as_trees:
         raise SettingsError(
-            "processes is more than 1, and this model is trained row by row, by one process: "
-            "set processes to 1."
+            "The setting `processes` is above 1, but one process trains this model row by row: "
+            "set `processes` to 1."
         )
     longest = max(len(row.input_ids) for row in rows)
     pass_tokens = config.per_device_train_batch_size * longest
@@ -377,8 +377,8 @@ def check_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
         for trained in _trained_paths(tree):
             if expected[trained.tokens] < trained.weight * (1 - 1e-5):
                 raise DataError(
-                    "A tree of prefixes trains other tokens than its rows: report this as a bug of "
-                    "agent-pipeline."
+                    "A tree of prefixes trains different tokens than its rows: report this as a "
+                    "bug of agent-pipeline."
                 )
 
 
