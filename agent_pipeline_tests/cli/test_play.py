@@ -160,7 +160,7 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
                 trials=1,
                 temperature=0.0,
             )
-        with pytest.raises(SettingsError, match="earlier play"):
+        with pytest.raises(SettingsError, match="earlier `play`"):
             play(
                 "shop/support",
                 tmp_path / "one",

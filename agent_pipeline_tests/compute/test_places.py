@@ -136,7 +136,7 @@ def test_an_agents_place_goes_before_the_general_one_and_an_assets_before_that_o
     [
         ("rya", "rya"),
         ('{"sft_adaptor": "ray"}', "did you mean sft_adapter"),
-        ('{"sessions": "ray"}', "no worker runs for 'sessions'"),
+        ('{"sessions": "ray"}', "'sessions' is not a task of a worker"),
     ],
 )
 def test_a_place_or_an_asset_that_there_is_not_is_one_sentence(compute, says, monkeypatch):
@@ -169,7 +169,7 @@ def test_a_lake_that_other_machines_cannot_open_is_refused_before_any_run(
     monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", "slurm")
     assert not problems(load_settings())
     monkeypatch.delenv("AGENT_PIPELINE_SHARED")
-    assert any("set lake to a bucket" in problem for problem in problems(load_settings()))
+    assert any("set `lake` to a bucket" in problem for problem in problems(load_settings()))
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", "memory://bucket")
     assert not problems(load_settings())
 

@@ -126,7 +126,7 @@ def test_a_wrong_file_is_a_sentence_that_names_it(toml, text, sentence):
         ("AGENT_PIPELINE_STORE__PATH", "x", "^AGENT_PIPELINE_STORE__PATH "),
         ("AGENT_PIPELINE_SPLIT__TSET", "0.1", "'split.tset' .* does not exist: did you mean test"),
         ("AGENT_PIPELINE_SPLIT__TEST", "much", "'split.test'"),
-        ("AGENT_PIPELINE_AGENTS", "{", "A variable of the environment is wrong"),
+        ("AGENT_PIPELINE_AGENTS", "{", "An environment variable has a wrong value"),
         ("AGENT_PIPELINE_TRUST_REMOTE_CODE", "perhaps", "'trust_remote_code'"),
     ],
 )

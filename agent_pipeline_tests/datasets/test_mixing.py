@@ -158,7 +158,7 @@ def test_whole_numbers_are_within_one_of_the_exact_ones_and_sum_to_the_total(
         ({"task_weights": {"a": float("nan")}}, "'a' is nan"),
         ({"task_weights": {"a": 0}}, "No task has a weight above 0"),
         ({}, "No task has a weight above 0"),
-        ({"task_weights": {"a": 1}, "total_samples": 0}, "total_samples is 0"),
+        ({"task_weights": {"a": 1}, "total_samples": 0}, "total_samples` is 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings_, sentence) -> None:

@@ -205,7 +205,7 @@ def test_a_method_sets_only_what_decides_a_training(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for text, says in (
-        ("evaluation]\nmax_samples = 1", "sets nothing of 'evaluation'"),
+        ("evaluation]\nmax_samples = 1", "cannot set options of 'evaluation'"),
         ("sft_adapter]\nlora = 1", "'methods.x.assets.sft"),
     ):
         (tmp_path / "pipeline.toml").write_text(f"[methods.x.assets.{text}\n", encoding="utf-8")

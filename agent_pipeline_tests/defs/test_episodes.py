@@ -148,7 +148,7 @@ def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
         "held_out": "test",
     }
     config = EpisodesConfig(trials=3).model_dump()
-    with pytest.raises(SettingsError, match="3 greedy trials"):
+    with pytest.raises(SettingsError, match="3 trials"):
         tasks.episodes.run(asked | {"adapter": adapter.reference, "config": config})
 
 

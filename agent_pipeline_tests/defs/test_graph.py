@@ -70,9 +70,9 @@ def test_remedy_of_damaged_adapter(bench: Bench, step: str) -> None:
     key = parse_key("shop/support")
     made = artifact(bench.lake, name_adapter_asset(step), key, {"name": step}, {"a.bin": "weights"})
     (made.path / "a.bin").write_bytes(b"strange")
-    with pytest.raises(DamageError, match=r"materialize adapter again"):
+    with pytest.raises(DamageError, match=r"materialize `adapter` again"):
         bench.lake.verify(made)
-    with pytest.raises(DataError, match=r"materialize adapter first"):
+    with pytest.raises(DataError, match=r"materialize `adapter` first"):
         bench.lake.latest(name_adapter_asset(step), parse_key("shop/other"))
 
 

@@ -223,7 +223,10 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(
 @pytest.mark.parametrize(
     ("weights", "sentence"),
     [
-        ({"p/x": 1}, "The weight of 'p/x' in [mixing] fits no agent: known are p/a."),
+        (
+            {"p/x": 1},
+            "The pattern 'p/x' in [mixing] matches no agent: use the names of the known agents (p/a).",
+        ),
         ({"p/a": 0}, "[mixing] gives none of the 1 known agents a weight above 0"),
         ({"*": -1}, "'mixing.weights.*'"),
     ],

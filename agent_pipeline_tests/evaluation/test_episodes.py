@@ -114,7 +114,7 @@ def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused
 
     assert [each.end == "refused" for each in played({1})] == [False, True, False, False]
     with pytest.raises(
-        InfrastructureError, match=r"It refused\., and no other conversation was answered"
+        InfrastructureError, match=r"It refused\., and the model answered no other conversation"
     ):
         played({0, 1, 2, 3})
 
@@ -428,7 +428,7 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
         }
     }
     assert [
-        "raise episodes.max_new_tokens" in reason
+        "raise `episodes.max_new_tokens`" in reason
         for reason in find_faults(parse_episode_report(cut))
     ] == [True]
     cut["players"]["model"]["ends"] = {"answered": 19, "cut off": 1}

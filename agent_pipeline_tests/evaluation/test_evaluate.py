@@ -219,7 +219,7 @@ def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_
 
 
 def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):
-    with pytest.raises(DataError, match=r"no held-out turns.*give at least 10 tasks"):
+    with pytest.raises(DataError, match=r"no held-out turns.*collect at least 10 tasks"):
         evaluate([row(0), row(1)], tiny_base, adapter_dir)
 
 

@@ -32,7 +32,7 @@ def test_without_a_converter_all_the_ways_to_provide_one_are_named(nowhere):
         "make install",
         str(nowhere / "prefix"),
         "AGENT_PIPELINE_LLAMA_CPP",
-        "llama_cpp in pipeline.toml",
+        "llama_cpp. in pipeline.toml",
         "usual",
     ):
         assert way in str(caught.value)
@@ -53,7 +53,7 @@ def test_the_order_is_explicit_environment_installed_usual(nowhere, monkeypatch)
 def test_a_named_place_without_a_converter_is_not_passed_over(nowhere, monkeypatch):
     checkout(nowhere / "usual")
     monkeypatch.setenv("LLAMA_CPP_PATH", str(nowhere / "typo"))
-    with pytest.raises(ExportError, match=r"LLAMA_CPP_PATH is .*typo"):
+    with pytest.raises(ExportError, match=r"LLAMA_CPP_PATH names .*typo"):
         find_converter()
 
 

@@ -492,7 +492,7 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
         "episodes",
         {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}},
     )
-    with pytest.raises(DataError, match="has not played"):  # its adapter in memory did
+    with pytest.raises(DataError, match="has no episodes"):  # its adapter in memory did
         make_compare_params(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 

@@ -139,7 +139,7 @@ def test_outlook_names_select_turns_if_they_are_what_is_short(lake: Lake):
     decision = msgspec.structs.replace(
         Night(lake, FAIR).decide().decision, tasks=40, needed_tasks=60
     )
-    assert "champion.select_turns = 80" in outlook(lake, KEY, decision, SIZES, 80, TODAY)
+    assert "champion.select_turns` above 80" in outlook(lake, KEY, decision, SIZES, 80, TODAY)
 
 
 def lines(lake: Lake) -> str:

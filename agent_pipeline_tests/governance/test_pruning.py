@@ -198,7 +198,7 @@ def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(
             lambda *_: patched.setattr(pruning, "_named", then_somebody_promotes) or nullcontext(),
         )
         prune(lake, keep=0, key=KEY, delete=True)
-        with pytest.raises(DataError, match="deleted meanwhile"):
+        with pytest.raises(DataError, match="deleted in the meantime"):
             promoted[0].result()
     assert lake.champion("gguf_export", KEY) is None
     promote(lake, KEY)

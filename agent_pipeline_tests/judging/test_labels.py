@@ -103,7 +103,7 @@ def test_what_is_no_judgment_and_what_is_no_row_is_counted_in_a_sentence(tmp_pat
     )
     assert set(labels.by_id) == {"s4"}
     assert [note.partition(": ")[2] for note in labels.notes] == [
-        "1 rows are no label (not JSON, or without a session_id) and were left out.",
+        "1 rows are not labels (not JSON, or without a session_id) and were left out.",
         "3 judgments are neither acceptable nor unacceptable ('good', 'maybe') and were left out.",
     ]
 
@@ -116,7 +116,7 @@ def test_a_line_that_is_no_json_is_counted_and_the_others_are_read(tmp_path):
         ),
         KEY,
     )
-    assert set(labels.by_id) == {"s1"} and "2 rows are no label" in labels.notes[0]
+    assert set(labels.by_id) == {"s1"} and "2 rows are not labels" in labels.notes[0]
 
 
 def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
@@ -143,7 +143,7 @@ def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
         ("labels.csv", b"id,judgment\n1,acceptable\n", "no session_id"),
         ("labels.csv", b"\xff\xfe\x00\xd8", "cannot be read"),
         ("labels.csv", b"session_id,judgment\n\xe9,acceptable\n", "save the file as UTF-8"),
-        ("labels.csv", b'session_id,judgment\n"s1,acceptable\n', "no CSV from line 2 on"),
+        ("labels.csv", b'session_id,judgment\n"s1,acceptable\n', "not valid CSV from line 2 on"),
         ("labels.jsonl", b'{"judgment": "acceptable"}\n', "no session_id"),
     ],
 )
@@ -296,16 +296,16 @@ def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(t
     of_shop, of_office, of_its_own = labels(KEY), labels(intern), labels(KEY, own=True)
     assert (set(of_shop.by_id), set(of_office.by_id)) == ({"task1", "u1", "u2"}, {"u1", "u2"})
     assert (
-        "1 labels do not say whose session they name ('task0') and were left out: 'office/intern' has"
+        "1 labels were left out ('task0'), because 'office/intern' has sessions with the same ids"
         in of_shop.notes[0]
     )
-    assert "1 labels do not say" in of_office.notes[0] and set(of_its_own.by_id) == {
+    assert "1 labels were left out" in of_office.notes[0] and set(of_its_own.by_id) == {
         "task0",
         "task1",
         "u1",
         "u2",
     }
-    assert not any("do not say" in note for note in of_its_own.notes)
+    assert not any("the same ids" in note for note in of_its_own.notes)
     written(said, header + "task0,acceptable,,\ntask0,acceptable,Shop,support\n")
     assert set(labels(KEY).by_id) == {"task0"}
 

@@ -221,7 +221,7 @@ def test_an_endpoint_that_cannot_be_reached_is_one_sentence(judging):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(
-        SettingsError, match=r"answers nothing .APIConnectionError.*take llm out of decided_by"
+        SettingsError, match=r"does not answer .APIConnectionError.*remove llm from .decided_by"
     ):
         judging(url).ask_opinion(about()).result()
 
@@ -231,7 +231,7 @@ def test_an_endpoint_that_never_answers_ends_the_run_after_five_failures(judging
         judge = judging(server.url, concurrency=1)
         futures = [judge.ask_opinion(about(str(number))) for number in range(6)]
         assert [future.result().verdict for future in futures[:4]] == [None] * 4
-        with pytest.raises(SettingsError, match="answers nothing"):
+        with pytest.raises(SettingsError, match="does not answer"):
             futures[4].result()
 
 
@@ -376,7 +376,7 @@ def test_a_cache_that_is_no_database_is_one_sentence(judging, tmp_path):
         ("{% if %}", "Jinja"),
         (
             "{{ nothing }}",
-            "cannot be filled in .UndefinedError.*it is given boundary, calls, final_answer, messages, metadata, tools",
+            "cannot be filled in .UndefinedError.*use only the variables boundary, calls, final_answer, messages, metadata, tools",
         ),
         ("{{ messages.__class__.__mro__ }}", "cannot be filled in .SecurityError"),
         ("{{ 1 / 0 }}", "cannot be filled in .ZeroDivisionError"),

@@ -158,7 +158,7 @@ def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
 def test_a_file_that_is_there_may_hold_judgments_and_is_not_written_over(tmp_path):
     path = tmp_path / "review.csv"
     path.write_text("mine")
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="already exists"):
         write_review(path, [])
     assert path.read_text() == "mine"
     with pytest.raises(SettingsError, match=r"end in \.csv, \.jsonl, \.html"):

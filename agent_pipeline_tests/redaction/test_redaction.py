@@ -546,7 +546,7 @@ def test_a_detector_that_raises_stops_the_session_without_its_words(monkeypatch,
     failing = Redactor(RedactionOptions())
     monkeypatch.setattr(failing._detectors, "_detectors", [broken])
     with pytest.raises(
-        RedactionError, match=r"shop/support \(ValueError\): nothing is written"
+        RedactionError, match=r"shop/support \(ValueError\), so nothing is written"
     ) as caught:
         failing.redact(session("ann@shop.io"))
     assert "ann@" not in str(caught.value)

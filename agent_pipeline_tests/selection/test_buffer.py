@@ -115,11 +115,11 @@ def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"buffer_size": 0}, "buffer_size of replay is 0"),
-        ({"replay_ratio": 1.0}, "replay_ratio is 1.0"),
-        ({"replay_ratio": float("nan")}, "replay_ratio is nan"),
-        ({"replay_ratio": 0.99999999}, "replay_ratio is 0.99999999"),
-        ({"selection_strategy": "newest"}, "no replay selection_strategy 'newest'"),
+        ({"buffer_size": 0}, "buffer_size. of replay is 0"),
+        ({"replay_ratio": 1.0}, "replay_ratio` is 1.0"),
+        ({"replay_ratio": float("nan")}, "replay_ratio` is nan"),
+        ({"replay_ratio": 0.99999999}, "replay_ratio` is 0.99999999"),
+        ({"selection_strategy": "newest"}, "selection_strategy. 'newest' of replay"),
     ],
 )
 def test_mistakes_are_said(asked, says):

@@ -151,8 +151,8 @@ def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(
     [
         ("bert", SettingsError, "'bert': choose tfidf, hidden_states, model2vec:<folder or name>"),
         ("model2vec:", SettingsError, "'model2vec:'"),
-        ("tfidf", SettingsError, "are not those of a model"),
-        ("model2vec:./nowhere", ModelError, "./nowhere is not there"),
+        ("tfidf", SettingsError, "do not name an embedding model"),
+        ("model2vec:./nowhere", ModelError, "./nowhere does not exist"),
         ("sentence-transformers:nobody/nothing", ModelError, "nobody/nothing"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_torn_line_damages_no_session_of_one_line(tmp_path: Path) -> None:
         ("s1", {}),
         ("s3", {}),
     ]
-    assert any("1 records are no JSON" in note for note in source.notes)
+    assert any("1 records are not JSON" in note for note in source.notes)
 
 
 def test_a_torn_span_damages_its_neighbours_and_the_trace_that_it_names(tmp_path: Path) -> None:

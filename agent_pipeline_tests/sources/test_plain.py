@@ -258,8 +258,8 @@ def test_an_empty_conversation_is_a_session_and_a_line_that_is_none_is_counted(
         ("s2", 0),
     ]
     assert [note.partition(": ")[2] for note in source.notes] == [
-        "1 lines hold no JSON object and were left out (the first is line 4).",
-        "1 records are no JSON and were left out.",
+        "1 lines do not hold a JSON object and were left out (the first is line 4).",
+        "1 records are not JSON and were left out.",
         "1 records are not what openai_chat writes (JSON lines with messages, a list with role and content) and were left out.",
     ]
 
@@ -304,7 +304,7 @@ def test_a_record_whose_text_is_no_json_behind_its_outline_is_counted_not_lost_s
     raw = lines(chat_row()) + b'{"session_id": "s9", "messages": [], "n": ' + b"1" * 5000 + b"}\n"
     source = opened(OpenAIChatSource, tmp_path, chat__jsonl=raw)
     assert [session.session_id for session in read(source)] == ["s1"]
-    assert source.notes == [f"{source.path}: 1 records are no JSON and were left out."]
+    assert source.notes == [f"{source.path}: 1 records are not JSON and were left out."]
 
 
 def test_what_is_nested_too_deeply_is_one_damaged_session_not_a_crash(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_as_far_as_it_was_and_then_to
         assert [each.session_id for each in read(source)] == [
             "s1",
             "s2",
-        ] and "1 records are no JSON" in source.notes[-1]
+        ] and "1 records are not JSON" in source.notes[-1]
         file.write(new[-9:])
     assert [each.session_id for each in read(source)] == ["s1", "s2", "s3"]
 

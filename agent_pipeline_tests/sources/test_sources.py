@@ -200,7 +200,7 @@ def test_two_folders_that_give_one_key_are_refused_by_name(tmp_path):
     """A name in both its Unicode forms is one name; any other two names are two agents."""
     home = omniagents_home(tmp_path / "home", key="shop/S\u00fcd")
     omniagents_home(home, key="shop/Su\u0308d")
-    with pytest.raises(StoreError, match=r"are both the partition shop/s-d-"):
+    with pytest.raises(StoreError, match=r"both belong to the partition shop/s-d-"):
         open_source(home).partitions()
 
 
@@ -233,7 +233,7 @@ def test_a_partition_that_the_store_lacks_is_named_with_those_it_has(tmp_path):
 
 
 def test_a_store_that_is_missing_says_where_it_was_looked_for(tmp_path):
-    with pytest.raises(StoreError, match="does not exist: set AGENT_PIPELINE_STORE") as error:
+    with pytest.raises(StoreError, match="does not exist: set `store`") as error:
         open_source(tmp_path / "nowhere")
     assert one_sentence(error)
 

@@ -88,7 +88,7 @@ def test_a_table_is_there_only_when_it_is_committed(lake):
 def test_a_table_that_is_cut_off_says_what_to_do(local, left):
     put(local, "x" * 1000)
     os.truncate(str(local.table("rows", KEY)), left)
-    with pytest.raises(DataError, match=r"is damaged .*: materialize rows again"):
+    with pytest.raises(DataError, match=r"is damaged .*: materialize `rows` again"):
         local.open("rows", KEY)
 
 

@@ -38,11 +38,11 @@ def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(
     with pytest.raises(DataError, match=r"6 of 10 rows") as error:
         train_adapter(rows, tiny_base, TRAINING.changed(max_length=320), tmp_path)
     found = re.search(
-        r"sft_adapter.max_length = (\d+), or|context of at least (\d+) tokens", str(error.value)
+        r"sft_adapter.max_length` = (\d+), or|context of at least (\d+) tokens", str(error.value)
     )
     proposed = int(found[1] or found[2])
     assert encode_rows(tiny_renderer, rows, proposed).counts["truncated"] == 0
-    assert "most_dropped = 0.6" in str(error.value)
+    assert "most_dropped` = 0.6" in str(error.value)
 
 
 def test_a_tenth_may_be_shortened_and_more_by_setting(tiny_base, tiny_renderer):

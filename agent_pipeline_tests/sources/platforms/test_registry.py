@@ -140,7 +140,7 @@ def test_a_name_that_leads_nowhere_costs_one_sentence(dotted):
 def test_a_reader_that_fails_costs_one_sentence_wherever_it_fails(mine, tmp_path, where):
     with pytest.raises(
         StoreError,
-        match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: correct it",
+        match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: correct the reader",
     ) as error:
         source = open_source(tmp_path / "mine", readers([mine("Failing", where)]))
         source.partitions()

@@ -299,13 +299,17 @@ def test_the_store_of_the_settings_remembers_in_their_cache(server, tmp_path, mo
 
 
 FAILURES = {
-    "refused": ("", lambda path, body: (401, b""), "refuses to be read .401.: set "),
+    "refused": ("", lambda path, body: (401, b""), "refuses access .401.: set "),
     "out of order": (
         "",
         lambda path, body: (500, b"boom") if path.endswith(FETCHES) else (200, body),
         "cannot be used .*: 500 boom",
     ),
-    "no JSON": ("", lambda path, body: (200, b"<html>log in</html>"), "JSON.*address in store"),
+    "no JSON": (
+        "",
+        lambda path, body: (200, b"<html>log in</html>"),
+        "JSON.*address in the setting .store",
+    ),
     "no object": ("", lambda path, body: (200, b"[]"), "object"),
     "elsewhere": ("", lambda path, body: (302, b""), "cannot be used .*: 302"),
     "cut off": ("", lambda path, body: (299, body), "cannot be reached"),
@@ -331,7 +335,7 @@ FAILURES = {
     "unknown wish": (
         "?colour=red",
         lambda path, body: (200, body),
-        "is asked for colour: an address in store may end in",
+        "has the query colour: end its address",
     ),
 }
 
@@ -354,9 +358,7 @@ def test_a_server_that_cannot_be_read_to_the_end_costs_one_sentence_and_gives_no
 def test_a_server_that_is_not_there_is_said(platform):
     with serving(platform) as server:
         pass
-    with pytest.raises(
-        StoreError, match=r"cannot be reached .*: start it, or correct its address in store"
-    ) as error:
+    with pytest.raises(StoreError, match=r"cannot be reached .*: start the server") as error:
         server.source().partitions()
     sentence(error)
 
