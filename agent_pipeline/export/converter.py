@@ -73,7 +73,7 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
     raise ExportError(
         f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter "
         f"into {installed_folder()}), or set `llama_cpp` in pipeline.toml (or "
-        "AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout."
+        f"AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or clone llama.cpp to {USUAL_PLACES[0]}."
     )
 
 

@@ -32,7 +32,7 @@ def test_without_a_converter_all_the_ways_to_provide_one_are_named(nowhere):
         "make install",
         str(nowhere / "prefix"),
         "AGENT_PIPELINE_LLAMA_CPP",
-        "llama_cpp. in pipeline.toml",
+        "`llama_cpp` in pipeline.toml",
         "usual",
     ):
         assert way in str(caught.value)

@@ -149,7 +149,11 @@ def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(
 @pytest.mark.parametrize(
     ("name", "error", "says"),
     [
-        ("bert", SettingsError, "'bert': choose tfidf, hidden_states, model2vec:<folder or name>"),
+        (
+            "bert",
+            SettingsError,
+            "'bert': choose one of tfidf, hidden_states, model2vec:<folder or name>",
+        ),
         ("model2vec:", SettingsError, "'model2vec:'"),
         ("tfidf", SettingsError, "do not name an embedding model"),
         ("model2vec:./nowhere", ModelError, "./nowhere does not exist"),
