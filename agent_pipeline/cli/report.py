@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -101,7 +102,7 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
     """Print the report of a demo.
 
-    It has the tasks done, sessions, rows, scores, the decision and the files.
+    It ends with what matters most: tasks done, harm and the decision, and then the files.
     """
     for key in keys:
         counts, splits = (
@@ -112,9 +113,6 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             f"{name} {count}" for name, count in counts.most_common() if name != "kept"
         )
         console.print(f"\n[bold]{key}[/bold]")
-        if played := latest(lake, "episodes", key):
-            for line in _episodes(read_episode_report(played)):
-                console.print(f"  {line}")
         console.print(
             f"  sessions   {counts.total()} in = {counts['kept']} kept + "
             f"{counts.total() - counts['kept']} dropped ({dropped})"
@@ -140,6 +138,9 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         if evaluated := models.get("evaluation"):
             for line in _comparison(read_evaluation_report(evaluated)):
                 console.print(f"  {line}")
+        if played := models.get("episodes"):
+            for line in _episodes(read_episode_report(played)):
+                console.print(f"  {line}", soft_wrap=True)
         if (exported := models.get(EXPORT)) and (
             decided := find_last_decision(lake, key, exported.identity)
         ):
@@ -150,8 +151,16 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             )
         for asset, artifact in models.items():
             console.print(
-                f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False
+                f"  {asset:<12} [dim]{_from_here(artifact.path)}[/dim]",
+                soft_wrap=True,
+                highlight=False,
             )
+
+
+def _from_here(path: Path) -> Path:
+    """Return a path relative to the working directory, if it lies in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _episodes(report: EpisodeReport) -> list[str]:
