@@ -1,1 +1,1 @@
-"""The canonical session: items, chat messages, repair, tables."""
+"""The canonical session: items, chat messages, repair, and tables."""

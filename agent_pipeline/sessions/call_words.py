@@ -26,8 +26,8 @@ _CALL_WORDS = re.compile(
     r"|^Action Input:.*^Observation:",
     re.DOTALL | re.MULTILINE,
 )
-"""Patterns of the formats in which models write calls. The last pattern is a call and its result in
-one turn.
+"""Patterns of the text formats in which models write calls. The last pattern matches a call and its
+result in one turn.
 """
 _TEMPLATE_MARKS = re.compile(
     r"<\|(?:channel|message|call|constrain|recipient|start|end|return|im_start|im_end"
@@ -53,7 +53,7 @@ CALL_BEGINNINGS = ("<", "[", "{", "```tool_", "assistant", "Observation:")
 
 
 def has_call_words(text: str) -> bool:
-    """Return whether a text contains a tool call in written form.
+    """Return whether a text contains a tool call that is written out as text.
 
     The call has the format of a model (`<tool_call>{...`), or the whole text is JSON of calls.
     """
@@ -74,7 +74,7 @@ def has_call_words(text: str) -> bool:
 
 
 def _is_calls(value: object) -> bool:
-    """Return whether a value is a call, or a list of calls, as APIs write them."""
+    """Return whether a value is a tool call, or a list of tool calls, in the format of an API."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(call, Mapping) and _is_calls(call) for call in value)
     if not isinstance(value, Mapping):
@@ -113,7 +113,7 @@ def read_call_words(message: Message) -> Message | None:
 
 
 def _read_call(text: str) -> ToolCall | None:
-    """Return the call in a JSON text.
+    """Return the tool call that a JSON text contains.
 
     The result is None if the text is not a call in the format of Hermes.
     """

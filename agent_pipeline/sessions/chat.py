@@ -78,10 +78,10 @@ ROLES = {
     **dict.fromkeys(("assistant", "ai", "gpt", "model"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation", "toolResult", "tool_result"), "tool"),
 }
-"""Mapping from all names of roles to the four roles."""
+"""Mapping from every known role name to one of the four roles."""
 
 _STREAM_PIECES = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
-"""Pieces of calls that a stream left in a message.
+"""Fields with pieces of calls that streaming left behind in a message.
 
 The pieces add nothing if a field of the message has the whole calls.
 """
@@ -90,14 +90,14 @@ _ANSWERED_CALL_FIELDS = {
     *("tool_call", "toolCall", "function_call", "input", "tool_input"),
     *("args", "arguments", "kwargs", "parameters"),
 }
-"""Fields of a tool message that repeat the call that the message answers (AgentDojo)."""
+"""Fields of a tool message that repeat the call which the message answers (AgentDojo)."""
 _RESULT_ID_FIELDS = (
     *("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId"),
 )
 
 
 def read_chat(history: object) -> Chat:
-    """Return the chat of a history of messages and items.
+    """Convert a history of messages and items into a chat.
 
     The messages and items may have the form of any SDK, even mixed. A history that is not a list
     becomes one invalid item.
@@ -106,7 +106,7 @@ def read_chat(history: object) -> Chat:
 
 
 def is_message(record: object) -> bool:
-    """Return whether a record is a message in the form of any SDK."""
+    """Return whether a record is a message in the format of any supported SDK."""
     return any(
         item.role or item.kind in ("function_call", "function_call_output")
         for item in read_items([record])
@@ -125,7 +125,10 @@ def read_items(history: Iterable[object]) -> list[Item]:
 
 
 def _read_record(record: object, items_before: Sequence[Item]) -> Iterable[Item]:
-    """Return the items in a record, given the items before it."""
+    """Return the items that a record contains.
+
+    The result depends on the items before the record.
+    """
     if isinstance(record, Item):
         return (record,)
     if not isinstance(record, dict):
@@ -157,7 +160,7 @@ def _read_role_in_type(kind: str) -> str | None:
 
 
 def _read_message(role_name: str, message: JsonObject, items_before: Sequence[Item]) -> list[Item]:
-    """Return the items in a message.
+    """Return the items that a message contains.
 
     Args:
         role_name: The role as the record names it. Langfuse writes the name of a LangChain tool
@@ -185,7 +188,7 @@ def _is_trained(message: JsonObject) -> bool:
 
 
 def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> list[Item]:
-    """Return the thoughts, text, calls and results in a message that is not a tool message.
+    """Return the thoughts, text, calls and results in a message, unless it is a tool message.
 
     Args:
         role: The canonical role.
@@ -234,7 +237,7 @@ def _add_thought(steps: MessageSteps, message: JsonObject) -> None:
 
 
 def _list_attachments(message: JsonObject) -> list[object]:
-    """Return the pictures and files in a message's own fields."""
+    """Return the pictures and files that a message lists in its own fields."""
     attachments: list[object] = []
     for name in ATTACHMENT_FIELDS:
         if isinstance(message.get(name), list):
@@ -243,7 +246,7 @@ def _list_attachments(message: JsonObject) -> list[object]:
 
 
 def _read_results(message: JsonObject) -> list[Item]:
-    """Return the results in a tool message.
+    """Return the tool results that a tool message contains.
 
     If the message has both an error and content, the model saw the error.
     """
@@ -274,7 +277,7 @@ def _read_results(message: JsonObject) -> list[Item]:
 
 
 def _mark_items_beside_results(items: list[Item]) -> list[Item]:
-    """Return an unread item for each text or other part next to the results."""
+    """Return an unread item for each part that a tool message contains next to its results."""
     marked = []
     for item in items:
         if item.kind in ("function_call_output", "harmless", "border"):
@@ -299,14 +302,14 @@ def _read_result_id(message: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a message, and whether the message has them as a list."""
+    """The parts of a message, and whether the message stores the parts as a list."""
 
     values: list[Any]
     is_list: bool
 
 
 def _list_parts(message: JsonObject) -> _Parts:
-    """Return the parts of a message, from whichever field holds its content.
+    """Return the parts of a message, no matter which field holds its content.
 
     If a message has both text and a list of parts (the AI SDK's UI messages), the parts are used,
     because they hold more than the text.
@@ -330,7 +333,7 @@ def _list_parts(message: JsonObject) -> _Parts:
 
 
 def _remove_space(text: str) -> str:
-    """Return a text without white space."""
+    """Remove all white space from a text."""
     return "".join(text.split())
 
 
@@ -365,7 +368,7 @@ def _add_invocations(steps: MessageSteps, message: JsonObject) -> None:
 
 
 def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
-    """Return the calls in the fields of a message, in order, by their ids.
+    """Return the tool calls in the fields of a message, in order, by call id.
 
     A call whose id is empty or used twice is stored by its index.
     """
@@ -402,7 +405,7 @@ def _is_same_call(left: object, right: object) -> bool:
 
 
 def _merge_with_named(item: Item, named_calls: dict[str | int, Item]) -> Item | None:
-    """Return the item of a part, or None if a field of the message has the same call.
+    """Return the item of a message part, or None if a field of the message has the same call.
 
     LangChain writes a call into a part and into a field, and a stream leaves the part without
     arguments. If the two calls differ, the call is unread, because it is unknown which of them was

@@ -1,4 +1,4 @@
-"""Kinds of damage in a record, and the policy that decides how each kind is treated.
+"""Kinds of damage that a session can have, and the policy that decides how each kind is treated.
 
 The list of kinds and the policy belong here. `repair` finds the damage and applies the policy.
 """
@@ -184,7 +184,7 @@ class RepairPolicyError(SettingsError):
 
 
 def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
-    """Return the default policy with the actions of some kinds changed.
+    """Return the default repair policy with changed actions for some kinds of damage.
 
     Raises:
         RepairPolicyError: A kind does not exist, or does not allow its action.
@@ -201,7 +201,7 @@ def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
 def find_breaking_kind(
     damage: Mapping[str, int], policy: RepairPolicy = DEFAULT_REPAIR_POLICY
 ) -> str | None:
-    """Return the first kind of a session's damage that drops the session, or None."""
+    """Return the first kind of damage because of which a session is dropped, or None."""
     for name in DAMAGE_KINDS:
         if damage.get(name) and policy[name] == "drop_session":
             return name

@@ -1,4 +1,4 @@
-"""Signs that a record holds more than a reader understood.
+"""Detection of content in a record that the reader did not understand.
 
 The module recognizes three signs: fields of calls and results, a reason why a text was cut off, and
 a search that an answer relies on. Reading the fields themselves belongs to `parts` and `chat`.
@@ -32,7 +32,7 @@ The AI SDK writes `unknown` if the model's service gives no reason.
 """
 
 _NATIVE_REASON_FIELDS = ("native_finish_reason", "nativeFinishReason")
-"""Fields in which gateways repeat the stop reason of the model's service.
+"""Fields in which gateways repeat the stop reason of the model provider.
 
 These fields count only if no other field has a reason.
 """
@@ -93,7 +93,7 @@ def shows_activity(value: object, but: Iterable[str] = (), depth: int = _MAX_DEP
 
 
 def _is_filled(value: object) -> bool:
-    """Return whether a field of a call has content.
+    """Return whether a field of a tool call has content.
 
     A number does not count, because a number in `input` or `output` is a token count.
     """
@@ -101,7 +101,7 @@ def _is_filled(value: object) -> bool:
 
 
 def find_stop_reason(record: Mapping[str, Any]) -> Any:
-    """Return the reason why a model stopped, from its message, a choice or a response.
+    """Return the reason why a model stopped, as stated by its message, a choice or a response.
 
     If there are several reasons, the first reason that means "cut off" is returned. The result is
     None if there is no reason.

@@ -67,7 +67,7 @@ sawubona xin chào chao bạn ban anh chị chi em ơi cho tôi toi mình minh h
 प्रश्न namaste namaskar kya aap meri madad kar sakte hain mujhe chahiye ek sawal vanakkam salaam
 assalam assalamu alaikum aleikum
 """
-"""Greeting words of scripts that put spaces between words."""
+"""Greeting words in languages that put spaces between words."""
 
 UNSPACED = """
 你好 您好 早上好 上午好 中午好 下午好 晚上好 大家好 早安 午安 晚安 嗨 哈喽 哈啰 喂 在吗 在嗎
@@ -83,4 +83,5 @@ UNSPACED = """
 감사합니다 계세요 계신가요 하나 สวัสดี หวัดดี ครับ ค่ะ คะ ช่วย หน่อย ได้ไหม ฉัน ผม ขอถาม มีคำถาม
 ขอบคุณ ขอ ต้องการ ความช่วยเหลือ คุณ 一个 一個 一些 什么 什麼 问题 問題 有
 """
-"""Greeting phrases of scripts without spaces between words. The longest matching phrase counts."""
+"""Greeting phrases in languages without spaces between words. The longest matching phrase counts.
+"""

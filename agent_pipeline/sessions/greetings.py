@@ -1,4 +1,4 @@
-"""Detection of user messages that only greet.
+"""Detection of user messages that contain only a greeting.
 
 Many sessions begin with "Hi" or "Hello, can you help me?". Such a message does not state a task.
 `greeting_words` lists the words that people use to greet, to thank, to ask for attention and to
@@ -28,7 +28,7 @@ _UNSPACED_GREETING = re.compile("|".join(map(re.escape, _UNSPACED_PHRASES)))
 
 
 def says_something(text: str) -> bool:
-    """Return whether a message has a topic, rather than only a greeting.
+    """Return whether a message has a topic and is not only a greeting.
 
     Example:
         >>> [says_something(text) for text in ("Hi!", "Hello, can you help me?", "Hi, cancel it")]

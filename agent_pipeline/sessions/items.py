@@ -55,15 +55,15 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 INVALID = Item("")
-"""Item for a record that cannot be read as an item."""
+"""Item that replaces a record that cannot be read as an item."""
 
 CLEARED_RESULTS = {
     "[Old tool result content cleared]",
     "[Tool result cleared]",
     "[cleared to save context]",
 }
-"""Texts with which agents replace old results. When the model answered, it still saw the
-results.
+"""Texts with which agents replace old tool results. The model saw the original results when it
+answered.
 """
 
 
@@ -213,7 +213,7 @@ class _Assembly:
         self._open_index = len(self.chat.messages) - 1
 
     def _count_before_answer(self) -> None:
-        """Attach the pending thoughts to the open message.
+        """Attach the thoughts that have not been assigned yet to the open message.
 
         Media before the answer are counted as missing.
         """
@@ -236,7 +236,7 @@ class _Assembly:
 
 
 def _replace_call_words(chat: Chat) -> None:
-    """Replace text that writes calls and results by calls and results.
+    """Replace text that contains calls and results by separate call and result items.
 
     Text that writes calls in a format that cannot be parsed counts as damage.
     """
@@ -260,7 +260,7 @@ def _replace_call_words(chat: Chat) -> None:
 
 
 def _count_damage(chat: Chat, item: Item) -> None:
-    """Count an item that a chat cannot hold and that is not harmless."""
+    """Count an item that a chat cannot represent and that is not harmless."""
     if not item.kind:
         chat.damage["invalid_item"] += 1
         return

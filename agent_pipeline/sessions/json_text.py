@@ -16,9 +16,7 @@ MAX_DEPTH = 100
 """Maximum nesting depth of a stored value."""
 
 _MAX_ENCODINGS = 3
-"""Maximum number of times that a call's arguments may be encoded as a JSON string inside a JSON
-string.
-"""
+"""Maximum nesting of JSON strings inside JSON strings in the arguments of a call."""
 
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
@@ -54,7 +52,7 @@ def parse_json(text: str) -> object:
 
 
 def make_storable(value: object, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
-    """Return a JSON value whose texts can all be written as UTF-8.
+    """Return a JSON value in which all texts can be written as UTF-8.
 
     Args:
         value: A JSON value.
@@ -102,7 +100,10 @@ def dump_json_line(record: object) -> str:
 
 
 def parse_object(value: object) -> JsonObject | None:
-    """Return an object, or the object in a JSON text. Return None for any other value."""
+    """Return an object unchanged, or parse a JSON text that contains an object.
+
+    Return None for any other value.
+    """
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -112,7 +113,7 @@ def parse_object(value: object) -> JsonObject | None:
 
 
 def decode_arguments(arguments: object) -> object:
-    """Return a call's arguments as an object.
+    """Decode a call's arguments, and return them as an object.
 
     Arguments that are not the JSON text of an object (invalid JSON, a bare list) are returned
     unchanged.
@@ -122,7 +123,7 @@ def decode_arguments(arguments: object) -> object:
 
 
 def has_repeated_key(text: str) -> bool:
-    """Return whether an object in a JSON text has a key twice.
+    """Return whether an object in a JSON text contains the same key twice.
 
     JSON parsers keep only one of the two values, and parsers differ in which value they keep.
     """
@@ -145,7 +146,7 @@ def has_repeated_key(text: str) -> bool:
 
 
 def repair_arguments(raw: str, damage: Counter[str]) -> str:
-    """Return a call's arguments as the JSON text of one object, if the repair is certain.
+    """Return a call's arguments as the JSON text of one object, if a certain repair exists.
 
     JSON inside a JSON string is decoded, and unpaired surrogates are replaced. Arguments that
     contain NaN, infinity or a repeated key stay unchanged and count as `invalid_arguments`.

@@ -6,7 +6,7 @@ stays in that module.
 """
 
 CONTENT_FIELDS = ("parts", "blocks")
-"""Fields that hold a message's content, if it is not in `content`.
+"""Fields that may hold a message's content instead of the field `content`.
 
 OpenTelemetry and Gemini write `parts`; llama-index writes `blocks`.
 """
@@ -38,13 +38,14 @@ ATTACHMENT_FIELDS = (
 """Fields that list the pictures and files of a message."""
 
 UNTRAINED_FLAGS = ("train", "training", "trainable", "loss")
-"""Flags of datasets that are `false` if a message is not used for training.
+"""Flags in datasets that are `false` if a message must not be used for training.
 
 axolotl, LLaMA-Factory and ms-swift use these flags; OpenAI uses `weight: 0`.
 """
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""Fields that hold the model's thoughts before a message. The first field that is set counts."""
+"""Fields that hold the model's thoughts before a message. The first field that has a value counts.
+"""
 
 SEARCH_FIELDS = (
     "groundingMetadata",
@@ -73,10 +74,10 @@ result of a tool in the conversation.
 """
 
 SOURCE_FIELDS = (*SEARCH_FIELDS, *FINDING_FIELDS)
-"""Fields of a response which show that its answer relies on more than the conversation."""
+"""Fields of a response that show that its answer relies on sources outside the conversation."""
 
 PLAIN_FIELDS = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
-"""Fields of a message that holds only text."""
+"""Fields of a message that contains only text."""
 
 UNDERSTOOD_FIELDS = {
     *PLAIN_FIELDS,

@@ -10,7 +10,7 @@ from agent_pipeline.json_types import JsonObject
 _FAILED_STATES = ("error", "failed", "denied")
 _FAILED_TYPES = ("tool-error", "error-text", "error-json", "execution-denied")
 THOUGHT_MARKS = {"thought", "thought_signature", "thoughtSignature"}
-"""The fields with which Gemini marks a part as a thought."""
+"""Fields with which Gemini marks a message part as a thought."""
 _THOUGHT_TEXT_FIELDS = ("thinking", "reasoning", "text", "content", "summary", "reasoningText")
 _MAX_THOUGHT_DEPTH = 4
 
@@ -28,7 +28,7 @@ def join_texts(texts: Iterable[str], seam: str) -> str:
 
 
 def is_marked_failed(record: JsonObject) -> bool:
-    """Return whether the record of a result reports an error.
+    """Return whether the record of a tool result reports an error.
 
     The field is `is_error` (Anthropic, AutoGen), `isError` (MCP), `status` (LangChain, Bedrock),
     `outcome` (pydantic-ai), `error` (tau2, Inspect) or a type (the AI SDK, pydantic-ai).
@@ -45,7 +45,7 @@ def is_marked_failed(record: JsonObject) -> bool:
 
 
 def read_part_type(part: object) -> str:
-    """Return the type of a part, or an empty text if it has none.
+    """Return the type of a message part, or an empty text if the part does not state a type.
 
     Bedrock's and Gemini's text parts have no type. Gemini marks a text part that is a thought.
     """
@@ -83,7 +83,7 @@ def read_id(record: JsonObject, *names: str) -> str:
 
 
 def pick_first(record: JsonObject, names: Iterable[str]) -> object:
-    """Return the first of the named fields that is neither absent nor None."""
+    """Return the first of the named fields that is present and not None."""
     for name in names:
         value = record.get(name)
         if value is not None:

@@ -41,7 +41,7 @@ HARMLESS_PARTS = {
     # Mistral: numbers of the sources of the preceding text
     "reference",
 }
-"""Types of parts that contain no content of a person, a model or a tool.
+"""Types of message parts that contain no content from a person, a model or a tool.
 
 A part that is neither understood nor in this list counts as damage.
 """
@@ -77,7 +77,7 @@ _TYPES_BY_WRAPPER = {
     "citationsContent": "citationsContent",
     "tool_call_result": "tool_call_result",
 }
-"""Types of parts that have a single field whose name is the type (Gemini, Bedrock, Haystack).
+"""Types of message parts whose only field is named after the type (Gemini, Bedrock, Haystack).
 
 An empty value means that the field's name is used as the type.
 """
@@ -91,7 +91,7 @@ _MEDIA_WORDS = {
     **dict.fromkeys(("audio", "input_audio", "output_audio", "audio-url", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "output_video", "video-url", "video_url"), "video"),
 }
-"""Types of parts that are a picture or a file, with the word that marks them in a text."""
+"""Words that mark a picture or a file in a text, by the type of the message part."""
 
 _MEDIA_TYPE_FIELDS = ("mediaType", "mimeType", "media_type", "mime_type", "mime", "modality")
 _CALL_ID_FIELDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "callID", "id")
@@ -106,7 +106,7 @@ _TEXT_FIELDS = {
     *("thought", "thoughtSignature", "thought_signature", "providerMetadata", "providerOptions"),
     *("provider_details", "provider_name", "metadata", "extras", "time", "synthetic", "timestamp"),
 }
-"""Fields of a text part that add nothing to its text."""
+"""Fields of a text part that do not change its text."""
 
 _FINISHED_STATES = ("output-available", "result")
 _CALLED_STATES = ("input-available", "call", "approval-requested", "approval-responded")
@@ -114,14 +114,14 @@ _CALLED_STATES = ("input-available", "call", "approval-requested", "approval-res
 
 
 class ContentText(NamedTuple):
-    """The text of a content, and the types of its parts that are not text."""
+    """The text of a message's content, and the types of the parts that are not text."""
 
     text: str
     other_types: tuple[str, ...]
 
 
 def recognize_part(part: object) -> tuple[Item, ...]:
-    """Return the items in one part of a message.
+    """Return the items that one part of a message contains.
 
     Besides the kinds of items in a history, a part can be `words` (a piece of a message's text),
     `media` (the mark of a picture or a file), `border` (a new step begins) or `harmless`. A part
@@ -161,7 +161,7 @@ def recognize_part(part: object) -> tuple[Item, ...]:
 
 
 def read_text(content: object, seam: str = "\n") -> ContentText:
-    """Return the text of a content, which is a string or a list of parts.
+    """Return the text of a message's content, which is a string or a list of parts.
 
     Pictures and files become marks in the text. `seam` is inserted between two texts if neither has
     white space there, because parts are paragraphs.
@@ -178,7 +178,7 @@ def read_text(content: object, seam: str = "\n") -> ContentText:
 
 
 def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
-    """Return a call as an item, or an invalid item if the call has no name.
+    """Return a tool call as an item, or an invalid item if the call has no name.
 
     Args:
         call: A call in the form of any SDK, or the JSON text of a call (verifiers).
@@ -229,7 +229,7 @@ def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
 
 
 def read_result(call_id: str, output: object, failed: bool = False) -> Item:
-    """Return a result as an item.
+    """Return a tool result as an item.
 
     A text or a list of parts is read as in a message. Any other value is kept as JSON. If a list
     holds an unknown part with a call, the result is invalid.
@@ -277,7 +277,7 @@ def read_result_block(block: JsonObject) -> Item:
 
 
 def _is_ai_sdk_output(output: JsonObject) -> bool:
-    """Return whether a result's output has the form of the AI SDK.
+    """Return whether a result's output is in the format of the AI SDK.
 
     The form is an object with a type and a value.
     """
@@ -309,7 +309,7 @@ def read_ui_tool(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _unwrap_part(part: JsonObject) -> JsonObject:
-    """Unwrap a part whose only field names the part's type.
+    """Return the content of a message part whose only field is named after the part's type.
 
     Other parts are returned unchanged.
     """
@@ -339,14 +339,14 @@ def _is_text_or_media(part: object) -> bool:
 
 
 def _has_words(part: JsonObject) -> bool:
-    """Return whether a part has a text that is not blank."""
+    """Return whether a message part has text that is not blank."""
     return any(
         isinstance(part.get(name), str) and part[name].strip() for name in ("text", "content")
     )
 
 
 def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
-    """Return the text of a text part.
+    """Return the text that a text part contains.
 
     If the part has fields of a call, an unread item is added.
     """
@@ -374,12 +374,12 @@ def _make_words(words: object, kind: str) -> tuple[Item, ...]:
 
 
 def _read_refusal(part: JsonObject) -> tuple[Item, ...]:
-    """Return the text of a refusal."""
+    """Return the text of the model's refusal that a message part contains."""
     return _make_words(pick_first(part, ("refusal", "text")), "refusal")
 
 
 def _read_call_part(part: JsonObject) -> tuple[Item, ...]:
-    """Return the call in a part.
+    """Return the tool call that a message part contains.
 
     If the part also has a result (Inspect's hosted tools), the result is returned too.
     """
@@ -425,7 +425,7 @@ def _read_media_words(part: JsonObject, kind: str) -> str | None:
 
 
 def _read_fields(part: JsonObject, name: str) -> Mapping[str, object]:
-    """Return the object in a field, or an empty object."""
+    """Return the object that a field contains, or an empty object."""
     value = part.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -494,7 +494,7 @@ def _read_cited_words(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_haystack_result(part: JsonObject) -> tuple[Item, ...]:
-    """Return the tool result in a part of Haystack."""
+    """Return the tool result that a message part of Haystack contains."""
     origin = part.get("origin")
     call_id = read_id(origin, "id") if isinstance(origin, dict) else ""
     return (read_result(call_id, part.get("result"), part.get("error") is True),)

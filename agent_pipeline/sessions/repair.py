@@ -119,7 +119,7 @@ def repair_messages(
 
 @dataclass(eq=False)
 class _Entry:
-    """A message with its turn and thoughts, while a repair pass runs.
+    """A message with its turn and thoughts, used during a repair pass.
 
     Attributes:
         message: The message; a repair replaces it.
@@ -144,7 +144,7 @@ class _Entry:
 
 @dataclass(eq=False)
 class _Call:
-    """A tool call while a repair pass runs.
+    """A tool call as the repair pass sees it.
 
     Attributes:
         entry: The message that makes the call.
@@ -165,7 +165,7 @@ class _Call:
 
 @dataclass(eq=False)
 class _Result:
-    """A tool result while a repair pass runs.
+    """A tool result as the repair pass sees it.
 
     Attributes:
         entry: The tool's message.
@@ -210,7 +210,7 @@ class _RepairPass:
         return self._make_chat()
 
     def _count(self, kind: str, entry: _Entry, count: int = 1) -> RepairAction:
-        """Count damage and return the policy's action.
+        """Count one kind of damage, and return the policy's action for it.
 
         If the action is `drop_turn`, the turn is marked and dropped later.
 
@@ -419,7 +419,7 @@ class _RepairPass:
             self._remove(removed)
 
     def _remove(self, removed: Iterable[_Entry]) -> None:
-        """Remove messages, and pass on their thoughts.
+        """Remove messages, and attach their thoughts to a later message.
 
         The thoughts go to the next assistant message of the turn. If there is no such message, the
         thoughts are counted as skipped.
@@ -439,7 +439,7 @@ class _RepairPass:
         self._entries = [entry for entry in self._entries if entry not in marked]
 
     def _find_heir(self, index: int, marked: set[_Entry]) -> _Entry | None:
-        """Return the next assistant message of the turn that is kept, or None."""
+        """Return the next assistant message of the same turn that is kept, or None."""
         turn = self._entries[index].turn
         for entry in self._entries[index:]:
             if entry not in marked and entry.role == "assistant" and entry.turn == turn:
@@ -458,7 +458,7 @@ class _RepairPass:
 
 
 _PairKey = Callable[[_Call | _Result], Hashable]
-"""Function that returns the same key for a call and for the results that may answer it."""
+"""Function that returns equal keys for a call and for the results that may answer this call."""
 
 
 def _key_by_turn_and_id(entry: _Call | _Result) -> Hashable:
@@ -472,7 +472,7 @@ def _key_by_turn(entry: _Call | _Result) -> Hashable:
 
 
 def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey) -> None:
-    """Match each unpaired result with the oldest open call before it that has the same key.
+    """Match each unpaired result with the oldest earlier call that has the same key and no result.
 
     Args:
         calls: All calls, in order.
@@ -494,7 +494,7 @@ def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey
 
 
 def _is_sound(messages: list[Message]) -> bool:
-    """Return whether the messages have no damage.
+    """Return whether none of the messages is damaged.
 
     User or tool messages at the end do not count as damage here.
     """
@@ -541,7 +541,7 @@ def _is_sound_call(call: ToolCall, ids_before: set[str]) -> bool:
 
 
 def _count_trailing(messages: list[Message], role: str) -> int:
-    """Count the messages of a role at the end of the conversation."""
+    """Count how many messages of one role are at the end of the conversation."""
     count = 0
     for message in reversed(messages):
         if message["role"] != role:

@@ -39,7 +39,7 @@ def find_repeat(messages: list[Message]) -> RepeatedBlock | None:
 
 
 def _find_repeated_beginning(messages: list[Message]) -> RepeatedBlock | None:
-    """Return the replay of the history's beginning, with or without its system messages."""
+    """Return the repetition of the history's beginning, with or without system messages."""
     first_spoken = len(messages)
     for index, message in enumerate(messages):
         if message["role"] != "system":
@@ -56,7 +56,7 @@ def _find_repeated_beginning(messages: list[Message]) -> RepeatedBlock | None:
 
 
 def _is_replay(block: Sequence[Message]) -> bool:
-    """Return whether a repeated beginning must be a replay."""
+    """Return whether a repeated beginning can only be a replay."""
     roles = {message["role"] for message in block}
     if not {"user", "assistant"} <= roles:
         return False
@@ -65,7 +65,7 @@ def _is_replay(block: Sequence[Message]) -> bool:
 
 
 def _find_repeated_calls(messages: list[Message]) -> RepeatedBlock | None:
-    """Return the replay of a block with calls."""
+    """Return the replay of a block of messages that contains calls."""
     last_indices: dict[tuple[str, ...], int] = {}
     for index, message in enumerate(messages):
         ids = _list_own_ids(message)
@@ -81,7 +81,7 @@ def _find_repeated_calls(messages: list[Message]) -> RepeatedBlock | None:
 
 
 def _list_own_ids(message: Message) -> tuple[str, ...]:
-    """Return the ids of a message's calls that distinguish one call from another.
+    """Return the ids of a message's calls that identify a call uniquely.
 
     Ids that equal the function's name are left out, because some services use the name as the id.
     """
@@ -115,7 +115,7 @@ def _find_block_around(messages: list[Message], index: int, size: int) -> Repeat
 
 
 def _count_copies(messages: list[Message], start: int, size: int) -> int:
-    """Count how often a block is repeated directly after itself."""
+    """Count how many times a block is repeated directly after itself."""
     block = messages[start : start + size]
     copies = 0
     copy_start = start + size
@@ -163,7 +163,7 @@ def drop_call_texts(message: Message) -> str:
 
 
 def _keep_fences(match: re.Match[str]) -> str:
-    """Return the code fences around a call's raw text that must stay.
+    """Return the code fences around a call's raw text that must stay in the message.
 
     If the text is inside an open code fence, the fence before the text closes it, and the fence
     after the text opens another one. Both fences must stay then. Otherwise, the result is empty.
@@ -200,7 +200,7 @@ def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None)
 
 
 def _is_text_of_value(text: str, value: object) -> bool:
-    """Return whether the text of a parameter represents a given value.
+    """Return whether the text of a call parameter represents a given value.
 
     The text does not state a type.
     """

@@ -20,11 +20,16 @@ working folder.
 
 _RESULT_ID_FIELDS = ("call_id", "id")
 _HOSTED_ID_FIELDS = ("id", "call_id")
-"""Id fields of a hosted call. Its own id is preferred to the id of the call that it belongs to."""
+"""Id fields of a hosted call. The call's own id takes precedence over the id of the call that it
+belongs to.
+"""
 
 
 def read_response_item(item: JsonObject, kind: str) -> tuple[Item, ...] | None:
-    """Return the plain items in a Responses item, or None if `kind` is not the type of one."""
+    """Return the plain items in a Responses item.
+
+    Return None if `kind` is not the type of a Responses item.
+    """
     reader = _READERS.get(kind)
     if reader is not None:
         return reader(item)
@@ -38,7 +43,7 @@ def _read_call(item: JsonObject) -> tuple[Item, ...]:
 
 
 def _make_call(item: JsonObject) -> Item:
-    """Return the call in a Responses item."""
+    """Return the tool call that a Responses item contains."""
     return read_call(item, item.get("weight") != 0, is_cut(item))
 
 
@@ -47,7 +52,7 @@ def _read_result(item: JsonObject) -> tuple[Item, ...]:
 
 
 def _make_result(item: JsonObject, output: object) -> Item:
-    """Return a result for the id in a Responses item, with the given output."""
+    """Return a tool result that has the id of a Responses item and the given output."""
     return read_result(read_id(item, *_RESULT_ID_FIELDS), output, is_marked_failed(item))
 
 

@@ -15,7 +15,7 @@ _MEDIA_TYPES = {
 }
 _BYTE_FIELDS = ("data", "base64", "blob", "bytes", "file_data", "source")
 _RESULT_FIELDS = {"content", "isError", "is_error", "structuredContent", "_meta", "meta", "type"}
-"""Fields of an MCP result."""
+"""Fields that a tool result of the Model Context Protocol (MCP) can have."""
 _MAX_DEPTH = 4
 
 
@@ -71,7 +71,7 @@ def _make_text_part(text: str | None) -> dict[str, str | None]:
 
 
 def _may_hold_media(text: str) -> bool:
-    """Return whether a text may be the JSON of parts that contain bytes."""
+    """Return whether a text may be JSON of message parts that contain bytes."""
     return (
         text.lstrip()[:1] in ("[", "{")
         and '"type"' in text
@@ -99,7 +99,7 @@ def _is_part(part: object) -> bool:
 
 
 def _holds_bytes(part: object) -> bool:
-    """Return whether a part is a picture or a file that includes its bytes."""
+    """Return whether a message part is a picture or a file that includes its bytes."""
     if not isinstance(part, Mapping) or part.get("type") not in _MEDIA_TYPES:
         return False
     source = part.get("source")

@@ -46,7 +46,7 @@ class TraceSource(ABC):
     name: ClassVar[str]
     """Name of the reader in settings, in `discover` and in the column `source`."""
     looks_like: ClassVar[str]
-    """Description of such a store for people."""
+    """Description of the kind of store that this reader reads, shown to users."""
     version: ClassVar[int] = 1
     """Version of the reader. Raise it if the reader returns different sessions for the same store;
     tables that an older version made are then made again.
@@ -138,7 +138,7 @@ class TraceSource(ABC):
 
 
 def as_stored(session: Session) -> Stored:
-    """Return a session that was already read in the form of `Stored`."""
+    """Wrap a session that has already been read in a `Stored` object."""
     return Stored(session.session_id, digest(encode_json(session)), lambda: session)
 
 
@@ -182,7 +182,7 @@ def add_note(notes: list[str], sentence: str) -> None:
 
 
 def note_changed_names(notes: list[str], where: object, changed: Mapping[str, str]) -> None:
-    """Note the names that had to be changed to become partition names.
+    """Add a note about names that had to be changed to become partition names.
 
     Args:
         notes: The list to add the note to.
@@ -220,7 +220,7 @@ def unreadable(path: Path, error: Exception) -> StoreError:
 
 
 def changed(path: Path) -> StoreError:
-    """Return the error for a file that changed after it was indexed."""
+    """Return the error for a file that changed after the reader indexed it."""
     return StoreError(
         f"{path} has changed while it was read: run again when no program writes to it."
     )

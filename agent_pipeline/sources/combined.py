@@ -1,4 +1,4 @@
-"""Several stores that are read as one store.
+"""A source that reads several stores as one store.
 
 The partitions are the union of the stores' partitions. If two stores have the same partition, it
 contains the sessions of both. A store that cannot be opened or listed may hold sessions of any
@@ -83,7 +83,7 @@ class CombinedSource(TraceSource):
         return "|".join(self._stores[name].partition_signature(key) for name in self._holding(key))
 
     def _holding(self, key: PartitionKey) -> list[str]:
-        """Return the names of the stores that have a partition.
+        """Return the names of the stores that contain a partition.
 
         Raises:
             PartitionError: No store has the partition.
@@ -123,7 +123,7 @@ class CombinedSource(TraceSource):
         return "|".join([*signatures, *map(str, self._closed.values())])
 
     def _holders(self) -> tuple[dict[PartitionKey, list[str]], dict[str, StoreError]]:
-        """Return the store names of each partition, and the errors of unreadable stores."""
+        """Return the stores that contain each partition, and the errors of unreadable stores."""
         holders: dict[PartitionKey, list[str]] = {}
         failures = dict(self._closed)
         for name, store in self._stores.items():
@@ -135,7 +135,7 @@ class CombinedSource(TraceSource):
         return holders, failures
 
     def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
-        """Yield the sessions of several stores, ordered by id.
+        """Yield the sessions of several stores in one sequence, ordered by session id.
 
         If two stores use one id for a session, the session of the later store gets a new id.
         """
@@ -169,5 +169,5 @@ class CombinedSource(TraceSource):
 
 
 def _id_of_session(session_and_store: tuple[Session, str]) -> str:
-    """Return the session id of a pair of a session and its store's name."""
+    """Return the id of the session in a pair of a session and a store name."""
     return session_and_store[0].session_id

@@ -1,4 +1,4 @@
-"""Opening of stores: parsing of locations, detection of readers, and stores in a folder.
+"""Opening of stores: parsing locations, detecting readers, and finding the stores in a folder.
 
 A location is a path, or a URL whose scheme a reader opens. A reader's name may stand in front of
 either (`openinference:/data/spans.jsonl`). Detection is skipped for a location with a reader's

@@ -57,7 +57,7 @@ def _loaded(what: str, path: str) -> object:
 
 
 def _guarded(reader: Any, what: str) -> type[TraceSource]:
-    """Return a subclass of a reader that turns its exceptions into one-sentence errors."""
+    """Return a subclass of a reader that turns the reader's exceptions into one-sentence errors."""
 
     @contextmanager
     def sentences(where: object) -> Iterator[None]:

@@ -54,7 +54,10 @@ def attached_media(attachment: Record) -> list[object]:
 
 
 def _joined(parts: list[Any], seam: str = "\n") -> str | None:
-    """Join the texts of a list. Return None if the list is empty or holds anything but texts."""
+    """Join the texts of a list.
+
+    Return None if the list is empty or contains an element that is not a text.
+    """
     texts = [part for part in parts if isinstance(part, str)]
     return seam.join(texts) if parts and len(texts) == len(parts) else None
 

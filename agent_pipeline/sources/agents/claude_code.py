@@ -214,7 +214,7 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
-    """Return the conversation that ends in the last line, and the number of lines left out.
+    """Return the conversation that ends in the last line, and the number of lines outside it.
 
     The path leads from the last line upwards by `parentUuid` (`logicalParentUuid` across a
     compaction). If a parent is not in the file, the previous line is used, and `_missing_parents`
@@ -270,7 +270,7 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
-    """Yield the lines in the order of the file, but each line after its parent.
+    """Yield lines in file order, except that every line comes after its parent line.
 
     Claude Code may write several lines at once, so their order in the file can differ.
     """
@@ -293,7 +293,7 @@ def _missing_parents(taken: list[Record], names: Container[object]) -> int:
 
 
 def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
-    """Return the lines that the model saw, split at each compaction.
+    """Return the lines that the model saw, split at each compaction of the conversation.
 
     The last stretch ends the session. After a compaction, the model saw the summary, the messages
     that Claude Code kept (`preservedSegment`), and the lines that followed.

@@ -219,7 +219,7 @@ def _is_unknown(line: Record, kind: str) -> bool:
 
 
 def _says_result(history: list[object], result: object) -> bool:
-    """Return whether one of the assistant's messages contains the run's result.
+    """Return whether an assistant message contains the final result of the run.
 
     If none does, a message is missing from the stream.
     """

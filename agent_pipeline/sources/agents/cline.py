@@ -100,7 +100,7 @@ def _is_message(record: Record) -> bool:
 
 
 def _edited(path: Path) -> list[object]:
-    """Return an item of damage if Cline shortened messages for the model later.
+    """Return a damage item if Cline later shortened messages that the model had already seen.
 
     Cline records such changes in a file next to the task's file.
     """
@@ -117,7 +117,7 @@ def _edited(path: Path) -> list[object]:
 
 
 def _views(messages: list[Record]) -> list[list[object]]:
-    """Return the messages that the model saw before each condensation or truncation, and last."""
+    """Return the messages that the model saw before each condensation or cut, and at the end."""
     views: list[list[object]] = []
     seen: list[Record] = []
     inherited = 0
@@ -140,7 +140,7 @@ def _views(messages: list[Record]) -> list[list[object]]:
 
 
 def _shown(messages: list[Record], inherited: int) -> list[object]:
-    """Return messages in the form of a chat.
+    """Return Cline's messages as chat messages.
 
     An earlier session contains the first `inherited` messages. They are not trained again.
     """

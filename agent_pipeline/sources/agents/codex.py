@@ -102,7 +102,7 @@ class CodexSource(FileSource):
         return stretches_of(session_id, earlier, shared | session_fields)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
-        """Return how many of the first response items are copies of the parent's items.
+        """Return how many of the first response items are copies of the parent thread's items.
 
         The result is 0 if the store does not contain the parent.
         """
@@ -138,7 +138,7 @@ def folder_name(path: object) -> str | None:
 
 
 def _history(meta: Record, stretch: Stretch) -> list[object]:
-    """Return the items of a stretch, after one system message.
+    """Return the items of a stretch, preceded by one system message.
 
     Inherited items are marked so that they are not trained.
     """

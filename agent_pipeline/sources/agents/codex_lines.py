@@ -91,7 +91,7 @@ class Stretch(NamedTuple):
 
 
 def says_nothing(line: Record) -> bool:
-    """Return whether a line of a rollout is only bookkeeping."""
+    """Return whether a line of a rollout is only bookkeeping, without content for the model."""
     return text(line.get("type")) in _BOOKKEEPING_LINES or not says_something(line)
 
 
@@ -273,7 +273,7 @@ def _plain(words: str) -> str:
 
 
 def copied_from(parent: list[Record], child: list[Record]) -> int:
-    """Return how many leading response items of a thread are copies of its parent's items.
+    """Return how many leading response items of a thread are copies of its parent thread's items.
 
     Codex writes the parent's lines again with new times. The copies keep the order of the parent's
     items, but turns that were taken back are missing. The copies end at the first message or call

@@ -188,7 +188,7 @@ def _is_picture(attachment: Record) -> bool:
 
 
 def _unknown(events: list[Record]) -> list[object]:
-    """Return an item of damage for each event with content whose type is unknown."""
+    """Return a damage item for each event that has content but an unknown type."""
     unread_items: list[object] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")

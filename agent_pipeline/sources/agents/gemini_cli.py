@@ -94,7 +94,10 @@ class GeminiCLISource(FileSource):
 
 
 def _messages(changes: list[Record]) -> tuple[list[Record], int]:
-    """Apply changes in order. Return the final messages, and how many messages were taken back."""
+    """Apply changes in order.
+
+    Return the final messages, and the number of messages that were withdrawn.
+    """
     messages: dict[str, Record] = {}
     taken_back = 0
     for change_number, change in enumerate(changes):
@@ -117,7 +120,7 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
 
 
 def _spoken(messages: list[Record]) -> list[object]:
-    """Return the chat messages, and items of damage for content that cannot be read."""
+    """Return the chat messages, and damage items for content that cannot be read."""
     history: list[object] = []
     answered_ids: set[object] = set()
     for message in messages:
@@ -135,7 +138,9 @@ def _spoken(messages: list[Record]) -> list[object]:
 
 
 def _turn(message: Record, answered_ids: set[object]) -> Iterator[object]:
-    """Yield the chat messages of a recorded message, with each tool result only once.
+    """Yield the chat messages that a recorded message contains.
+
+    Each tool result is yielded only once.
 
     A tool result is stored with its call and in a user message; after a resumption, in two user
     messages. `answered_ids` holds the ids of the calls whose results were yielded before.

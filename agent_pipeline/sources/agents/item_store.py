@@ -35,7 +35,7 @@ class SessionRow(NamedTuple):
 
 
 class ItemStore(TraceSource):
-    """A reader of a database that stores one row per session and one row per item.
+    """A reader of a database with one table row per session and one table row per item.
 
     A subclass implements `read`. A session's context may hold `task_id`, `trial`, `model` and
     `tools` (OpenAI function schemas); this is a convention of this package.
@@ -43,7 +43,7 @@ class ItemStore(TraceSource):
 
     @abstractmethod
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        """Yield each session of a partition with the JSON texts of its items.
+        """Yield each session of a partition with the JSON texts of its conversation items.
 
         The sessions are ordered by id. It raises the same errors as `sessions`.
         """
@@ -82,7 +82,7 @@ class ItemStore(TraceSource):
 def side_by_side(
     rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str
 ) -> Iterator[tuple[SessionRow, list[Any]]]:
-    """Yield each session's row with the texts of its items.
+    """Yield each session's database row together with the JSON texts of the session's items.
 
     Rows and items must be ordered by session id, and every item must have a session.
 
@@ -115,7 +115,7 @@ def side_by_side(
 
 
 def as_text(value: object) -> Any:
-    """Decode bytes from a database as text. Return any other value unchanged."""
+    """Decode a bytes value from a database as text. Return a value of any other type unchanged."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 

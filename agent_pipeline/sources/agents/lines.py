@@ -1,4 +1,4 @@
-"""Helpers for the readers of coding agents.
+"""Helpers that the readers of coding agents share.
 
 They decide which lines have content, and mark turns that were cut off.
 """
@@ -85,7 +85,7 @@ def cut_last_turn(history: list[object]) -> None:
 def branch(
     entries: list[Record], name: str = "id", parent: str = "parentId"
 ) -> tuple[list[Record], int]:
-    """Return the entries from the root to the last entry, and the number of missing parents.
+    """Return the log entries from the root to the last entry, and the number of missing parents.
 
     Entries without ids do not form a tree, but follow one another. If a parent is missing, the
     previous entry is used instead.

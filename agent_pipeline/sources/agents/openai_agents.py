@@ -57,7 +57,7 @@ _BRANCHES = (
 
 
 class _Tables(NamedTuple):
-    """The names of a table of sessions and of the matching table of messages."""
+    """The names of a table of sessions and of the table with the messages of these sessions."""
 
     sessions: str
     messages: str

@@ -99,7 +99,7 @@ class OpenCodeSource(FileSource):
 
 
 def _kind_of(record: Record) -> str | None:
-    """Return whether a file of the storage holds a session, a message or a part."""
+    """Return the kind of record that a storage file holds: a session, a message or a part."""
     if text(record.get("messageID")) and text(record.get("sessionID")):
         return "part"
     if text(record.get("sessionID")) and record.get("role") in ("user", "assistant"):
@@ -117,7 +117,7 @@ def _session_of(record: Record) -> str | None:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """The records of a session.
+    """The storage records of one session.
 
     Attributes:
         info: The head of the session.
@@ -131,7 +131,7 @@ class _Gathered:
 
 
 def _gather(records: list[Record]) -> _Gathered:
-    """Return the head and the messages of a session from its records."""
+    """Return the session record and the messages of a session from its storage records."""
     info: Record = {}
     messages: dict[str | None, Record] = {}
     parts: list[Record] = []
@@ -225,7 +225,7 @@ def _views(messages: list[Record]) -> list[list[object]]:
 
 
 def _message(info: Record, parts: object) -> list[object]:
-    """Return the chat messages of an opencode message.
+    """Return the chat messages that an opencode message contains.
 
     Parts that the model does not see are left out.
     """
@@ -263,7 +263,7 @@ def _message(info: Record, parts: object) -> list[object]:
 
 
 def _is_hidden(part: object) -> bool:
-    """Return whether a part is hidden from the model.
+    """Return whether a message part is hidden from the model.
 
     Hidden parts are texts for the screen, and text files, whose content is a separate part.
     """

@@ -134,7 +134,7 @@ class OpenHandsSource(FileSource):
 
 
 def _branch(events: list[Record], leaf: object) -> tuple[list[Record], int]:
-    """Return the events on the path to a leaf, and the number of missing parents on the path.
+    """Return the events from the root to a leaf event, and the number of missing parent events.
 
     If the events do not form a tree, all events are returned.
     """
@@ -216,7 +216,7 @@ def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
 
 
 def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
-    """Return the messages of events.
+    """Return the chat messages that a list of events contains.
 
     Messages that an earlier view contains are not trained again.
     """

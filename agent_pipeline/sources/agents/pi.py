@@ -221,7 +221,7 @@ def _is_own_answer(message: object) -> bool:
 
 
 def _was_given_up(message: Record) -> bool:
-    """Return whether the user or an error stopped an answer.
+    """Return whether the user or an error stopped the model's answer.
 
     pi keeps such an answer in the file and does not show it to the model again.
     """
@@ -250,7 +250,7 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
 
 
 def _message(message: Record) -> object:
-    """Return a message of pi in the form of a chat message."""
+    """Convert a message of pi into a chat message."""
     role = message.get("role")
     if role == "bashExecution":  # a command that the user typed
         shown = f"```\n{message['output']}\n```" if message.get("output") else "(no output)"

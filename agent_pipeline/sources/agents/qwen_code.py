@@ -123,7 +123,7 @@ def _views(way: list[Record]) -> list[list[object]]:
 
 
 def _unknown(lines: list[Record]) -> list[object]:
-    """Return an item of damage for each line with content whose type is unknown."""
+    """Return a damage item for each line that has content but an unknown type."""
     unread_items: list[object] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))

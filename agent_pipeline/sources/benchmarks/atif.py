@@ -120,7 +120,7 @@ def _result_of(trajectory: Path) -> Path | None:
 
 
 def _name(trajectory: Record) -> str | None:
-    """Return the session id of a trajectory.
+    """Return the session id for a trajectory.
 
     The id of a called agent is unique only within its parent, so the parent's id is put in front.
     """

@@ -101,7 +101,7 @@ class NemoGymSource(RecordSource):
 
 
 def _turns(response: Record) -> list[Any]:
-    """Return the turns of a run.
+    """Return the conversation turns of a run.
 
     If each step is recorded with its whole context (transitions), the last step contains all turns.
     If it does not, an item of damage is added.
@@ -115,7 +115,7 @@ def _turns(response: Record) -> list[Any]:
 
 
 def _task(record: Record, location: RecordLocation) -> str | None:
-    """Return the task of a rollout.
+    """Return the task that a rollout belongs to.
 
     The task index is unique only within one input, so the file's name is put in front.
     """

@@ -53,7 +53,7 @@ class OmniagentsEvalSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the results, each with the shared fields and its run number.
+        """Return the results of a file, each with its run number and the fields that all share.
 
         The runs of each prompt are numbered separately.
         """

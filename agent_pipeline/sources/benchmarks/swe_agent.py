@@ -120,7 +120,7 @@ class SWEAgentSource(FileSource):
 
 
 def _message(message: object) -> object:
-    """Return a message without the copies in `extra`, but with its stop reason."""
+    """Return a message without the copies in its field `extra`, but with its stop reason."""
     if not isinstance(message, dict):
         return message
     response = section(message, "extra", "response")

@@ -126,7 +126,7 @@ class SwinkSource(RecordSource):
         return files_of(sets) if self.path.is_file() and sets.is_dir() else []
 
     def _case(self, record: Record, location: RecordLocation) -> Record:
-        """Return the case of a result.
+        """Return the test case that a result belongs to.
 
         If the result contains its prompts, the result itself is returned.
         """
@@ -150,12 +150,12 @@ class SwinkSource(RecordSource):
 
 
 def _sets_of(results: Path) -> Path:
-    """Return the folder `sets` next to the folder `results` that contains a file."""
+    """Return the folder `sets` that is next to the folder `results` of a result file."""
     return results.resolve().parent.parent.parent / "sets"
 
 
 def _prompts(case: Record) -> Iterator[object]:
-    """Yield the prompts of a case.
+    """Yield the user prompts of a test case.
 
     If the prompts are unknown, yield an item of damage, because the answers would have no request.
     """

@@ -88,7 +88,7 @@ class Tau2Source(RecordSource):
         }
 
     def _info(self, record: Record, location: RecordLocation) -> Record:
-        """Return the information that the results share for all simulations."""
+        """Return the information that a results file states once for all its simulations."""
         if "of" in record:
             return section(record, "of")
         return section(

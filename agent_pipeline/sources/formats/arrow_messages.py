@@ -78,7 +78,7 @@ class _Table:
         return self._begin + offset if offset else 0
 
     def table(self, field: int) -> "_Table | None":
-        """Return the table in a field, or None if this table does not have the field."""
+        """Return the nested table that a field contains, or None if the field is missing."""
         slot = self.field_offset(field)
         return _Table(self.data, _pointer(self.data, slot)) if slot else None
 

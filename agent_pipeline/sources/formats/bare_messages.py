@@ -36,7 +36,7 @@ class BareMessagesSource(FileSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Return True, because everything in a file of messages belongs to the conversation.
+        """Return True, because every record in a file of messages belongs to the conversation.
 
         A record that is not a message counts as damage.
         """

@@ -50,10 +50,10 @@ _WHOLE = {
 """
 
 _OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
-"""The placeholders that only exporters write."""
+"""Placeholders that only exporters of traces write."""
 
 _SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
-"""Logfire's note that replaces a whole text."""
+"""Note that Logfire writes in place of a text that it has removed."""
 
 _NOT_WRITTEN = re.compile(
     r"<(?:not serializable|unserializable|non-serializable)[^<>]{0,80}>", re.IGNORECASE
@@ -75,7 +75,7 @@ _OBJECT = re.compile(
 of the messages.
 """
 MEDIA = re.compile(r"@@@langfuseMedia:type=(\w+)[^@]*@@@")
-"""Langfuse's placeholder for a picture, a sound or a file in a text."""
+"""Placeholder that Langfuse writes into a text in place of a picture, a sound or a file."""
 
 _ENDS = re.compile(
     r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$",
@@ -93,8 +93,8 @@ _LIMITS = frozenset({
 """Usual limits that exporters and stores set on the length of a text, in characters or bytes."""
 
 _SURE_LIMIT = 1_000
-"""Smallest limit that counts as certain. A text of exactly such a length that stops within a
-sentence was cut. A shorter text may have its length by chance.
+"""Smallest length limit that proves that a text was cut, if the text has exactly this length and
+stops within a sentence. A text may have a shorter length by chance.
 """
 
 _SENTENCE_ENDS = tuple(".!?:;…\"'`)]}>*|\n。！？」】")
@@ -127,7 +127,7 @@ def has_exporter_note(text: str) -> bool:
 
 
 def stands_for_a_text(text: str) -> bool:
-    """Return whether a text is only an exporter's note that it has hidden a text."""
+    """Return whether a text is only an exporter's note that the original text was hidden."""
     if len(text) > 100:
         return False
     words = text.strip()
@@ -147,7 +147,7 @@ def is_printed_object(text: str) -> bool:
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
-    """Count the texts of a platform's conversation that its exporter cut or hid.
+    """Count the texts that an exporter cut or hid in a conversation from a tracing platform.
 
     A cut text is recognized by the exporter's notes, or because its length is a limit.
     """
@@ -175,7 +175,7 @@ def _is_cut(item: Item, limits: set[int]) -> bool:
 
 
 def _is_cut_with_ellipsis(text: str) -> bool:
-    """Return whether a text ends with an ellipsis at a known limit of length."""
+    """Return whether a text ends with an ellipsis and its length is a known length limit."""
     end = next((end for end in _ELLIPSES if text.endswith(end)), None)
     return end is not None and not _LIMITS.isdisjoint(
         {*_lengths(text), *_lengths(text.removesuffix(end))}
@@ -183,7 +183,7 @@ def _is_cut_with_ellipsis(text: str) -> bool:
 
 
 def _limits_met(texts: Iterable[Item]) -> set[int]:
-    """Return the length limits that cut texts of a conversation.
+    """Return the length limits at which texts of a conversation were cut.
 
     A limit counts if one long text, or two short texts, have exactly this length and stop within a
     sentence. Tool results do not count, because many tools cut their own output at a limit.

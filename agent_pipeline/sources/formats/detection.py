@@ -1,4 +1,4 @@
-"""The first records of a file.
+"""Detection of a file's kind from its first records.
 
 Readers use them to recognize their files.
 """
@@ -31,7 +31,10 @@ def sampled(path: Path) -> tuple[Kind | None, list[object]]:
 
 @lru_cache(maxsize=8)
 def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[object]]:
-    """Return the kind of a file, and its first records (an empty list if they cannot be read)."""
+    """Return the kind of a file, and its first records.
+
+    The list is empty if no record can be read.
+    """
     kind = kind_of(path)
     try:
         return kind, [

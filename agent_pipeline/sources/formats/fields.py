@@ -39,11 +39,11 @@ _VERDICTS = ("judgment", "passed", "win", "reward", "utility", "score", "verdict
 
 
 class RepeatedKeyError(ValueError):
-    """Raised if an object in a JSON text has a key twice, so that its value is ambiguous."""
+    """Raised if an object in a JSON text has the same key twice, so that its value is ambiguous."""
 
 
 def parsed(raw: object) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text and return its value.
 
     A value that is neither bytes nor `msgspec.Raw` has been parsed already and is returned
     unchanged.
@@ -68,7 +68,7 @@ def parsed(raw: object) -> Any:
 
 
 def _keys_in(raw: bytes) -> int:
-    """Count the keys of a JSON text.
+    """Count all object keys in a JSON text.
 
     Text inside strings that looks like a key is counted too. Parsing keeps only one of two equal
     keys, so a text with a repeated key has more keys than its parsed value.
@@ -77,7 +77,7 @@ def _keys_in(raw: bytes) -> int:
 
 
 def _refuse_repeated_keys(raw: Any) -> object:
-    """Parse a JSON text with Python's own parser, which refuses repeated keys here.
+    """Parse a JSON text with Python's own parser, and raise an error if an object repeats a key.
 
     Python's parser accepts more than msgspec does, but it is slower.
     """
@@ -120,7 +120,7 @@ def decoded(value: object) -> Any:
 
 
 def decoded_text(value: object) -> Any:
-    """Return the value of a JSON text.
+    """Parse a value if it is a JSON text.
 
     A JSON string (a text in quotes) is decoded too.
     """
@@ -134,7 +134,7 @@ def decoded_text(value: object) -> Any:
 
 
 def decoded_object(value: object) -> Record:
-    """Return an object, or the object in a JSON text.
+    """Return an object unchanged, or parse a JSON text that contains an object.
 
     The result is an empty object for any other value.
     """
@@ -173,7 +173,7 @@ def verdict(value: object) -> tuple[float | None, str | None]:
 
 
 def judged(name: str, value: object) -> Record:
-    """Return the session fields for one measure of a benchmark.
+    """Return the session fields that record a benchmark's measure as a verdict.
 
     The fields are the score, the judgment, and a metric named after the measure.
     """
@@ -195,7 +195,7 @@ def verdict_in(words: Iterable[object]) -> str | None:
 
 
 def plain_verdict(record: Mapping[str, object]) -> tuple[float | None, str | None]:
-    """Return the score and the judgment of a plain record.
+    """Return the score and the judgment that a plain record states.
 
     The score is the first number among the usual fields of verdicts. The judgment is the first
     value that gives one. A number in the field `score` gives no judgment: 1 may be the worst grade
@@ -268,7 +268,7 @@ def function_tools(raw: object) -> tuple[list[Tool], int]:
 
 
 def counts(usages: Iterable[object]) -> dict[str, int]:
-    """Return the token counts of several calls, summed by name.
+    """Add up the token counts of several model calls, by name.
 
     A nested count is named `whole.part`.
     """
@@ -293,7 +293,7 @@ def error_text(error: object) -> str | None:
 
 
 def section(record: object, *names: str) -> Record:
-    """Return the object inside a record at a path of names.
+    """Return the nested object that a path of field names leads to inside a record.
 
     The result is an empty object if there is no such object.
     """
@@ -317,7 +317,7 @@ def objects(value: object) -> list[Record]:
 
 
 def chosen(record: Mapping[str, object], names: Iterable[str] = (), /, **renamed: str) -> Record:
-    """Pick the named fields that are not empty.
+    """Return the named fields of a record, without the fields that are empty.
 
     `new="old"` picks `old` and renames it.
     """
@@ -329,7 +329,7 @@ def chosen(record: Mapping[str, object], names: Iterable[str] = (), /, **renamed
 
 
 def first_of(record: Mapping[str, object], *names: str) -> Any:
-    """Return the first of the named fields that is neither absent nor None."""
+    """Return the first of the named fields that is present and not None."""
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
@@ -371,7 +371,7 @@ def clean_text(value: object) -> str | None:
 
 
 def _numbers(usage: object, depth: int = 3) -> Iterable[tuple[str, int]]:
-    """Yield the name and the value of each number in a usage record."""
+    """Yield the name and the value of each number in a token usage record."""
     for name, value in usage.items() if isinstance(usage, dict) and depth else ():
         if isinstance(name, str) and isinstance(value, dict):
             yield from ((f"{name}.{inner}", count) for inner, count in _numbers(value, depth - 1))
@@ -380,7 +380,7 @@ def _numbers(usage: object, depth: int = 3) -> Iterable[tuple[str, int]]:
 
 
 def _declared(entry: object) -> list[object]:
-    """Return the function declarations in a tool of Gemini's.
+    """Return the function declarations in a tool of Gemini's API.
 
     Any other entry is returned as a list with one element.
     """

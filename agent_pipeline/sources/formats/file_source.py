@@ -43,7 +43,7 @@ DEFAULT_AGENT = "default"
 """Agent name for a store that does not name an agent."""
 
 _UNPACKED = 4
-"""Number of records whose inner records are kept in memory."""
+"""Maximum number of records for which the unpacked inner records are kept in memory."""
 
 
 class Ident(NamedTuple):
@@ -93,7 +93,7 @@ class FileSource(TraceSource):
         self._lost: Lost = {}
         self._losses: dict[tuple[str, str], Counter[str]] = {}
         """Counts of records that could not be read, by project and session id. The agent is not
-        part of the key, because a session may change its agent.
+        part of this key, because the agent may change within a session.
         """
 
     @classmethod
@@ -111,7 +111,7 @@ class FileSource(TraceSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Return whether a record belongs in the index.
+        """Return whether the index includes a record.
 
         In a file of this reader's kind, a record may be recognized by less evidence than `accepts`
         needs.
@@ -138,11 +138,11 @@ class FileSource(TraceSource):
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the group of a whole file, or None if only the content shows the group."""
+        """Return the session id of a whole file, or None if each record names its own session."""
         return None
 
     def empty(self, record: Record) -> str | None:
-        """Return the end of a note for a record in which `unpack` finds nothing ("is ...").
+        """Return the end of a note ("is ...") about a record in which `unpack` finds nothing.
 
         Return None if no note is needed.
         """
@@ -211,7 +211,7 @@ class FileSource(TraceSource):
             self._service.use_cache(folder, self.reader_versions())
 
     def folders_of(self, path: Path) -> tuple[str, ...]:
-        """Return the folders between the store and one of its files.
+        """Return the names of the folders on the path from the store to one of its files.
 
         The result is empty if the store is a single file.
         """
@@ -220,7 +220,7 @@ class FileSource(TraceSource):
     def file_beside(
         self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes
     ) -> Record:
-        """Return the JSON object in a file that describes the records.
+        """Return the JSON object in a file next to the records that describes them.
 
         Args:
             path: The file.
@@ -237,7 +237,7 @@ class FileSource(TraceSource):
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
-        """Return whether the first records of a file are of this reader's kind."""
+        """Return whether the first records of a file are of the kind that this reader reads."""
         kind, records = sampled(path)
         return kind in cls.kinds and any(
             cls.accepts(record) for record in map(cls.record_of, records) if record is not None
@@ -257,7 +257,7 @@ class FileSource(TraceSource):
     def _built(
         self, key: PartitionKey, session_id: str, locations: list[RecordLocation]
     ) -> Iterator[Session]:
-        """Yield the sessions that the records at the locations describe."""
+        """Yield the sessions that the records at the given locations describe."""
         losses = self._losses.get((key.project, session_id))
         for name, session_fields in self.build(
             session_id, [(location, self._record(location)) for location in locations]
@@ -267,7 +267,7 @@ class FileSource(TraceSource):
     def _again(
         self, key: PartitionKey, session_id: str, locations: list[RecordLocation], wanted: str
     ) -> Session:
-        """Build the sessions of the records again, and return the wanted session."""
+        """Read a session's records again, and return the session with the wanted id."""
         for session in self._built(key, session_id, locations):
             if session.session_id == wanted:
                 return session

@@ -1,4 +1,4 @@
-"""Removal of null keys that a table has added to objects.
+"""Removal of null keys that a table format has added to objects.
 
 A struct column has the keys of all rows, and exports write the missing keys as null. A file that
 `datasets` or pandas made from such a table therefore gives each call the arguments of all tools,
@@ -26,7 +26,7 @@ class _Parameters(NamedTuple):
 
 
 def without_filler(messages: list[object], tools_of: Callable[[], Iterable[Tool]]) -> list[object]:
-    """Return messages whose calls have only the arguments of their own tools.
+    """Return messages without the null arguments that a table format added to their calls.
 
     A null argument is filler if the schema of the call's tool does not have it. If there is such an
     argument, null values of optional arguments are filler too, because a call usually leaves out
@@ -60,7 +60,7 @@ def without_filler(messages: list[object], tools_of: Callable[[], Iterable[Tool]
 
 
 def own_schema(schema: object) -> object:
-    """Return a JSON schema without keys that are null, because null is not a schema.
+    """Return a JSON schema without the keys whose value is null, because null is not a schema.
 
     If only defaults and examples are null, the schema stays unchanged.
     """
@@ -68,7 +68,7 @@ def own_schema(schema: object) -> object:
 
 
 def _own_schema(value: object, has_filler: bool, depth: int) -> object:
-    """Remove null keys from a value of a schema."""
+    """Remove the keys whose value is null from one value of a JSON schema."""
     if isinstance(value, dict) and depth and has_filler:
         return {
             name: _own_schema(inner, has_filler, depth - 1)
@@ -83,7 +83,7 @@ def _own_schema(value: object, has_filler: bool, depth: int) -> object:
 
 
 def _has_filler(value: object, depth: int = _DEPTH) -> bool:
-    """Return whether a schema has a null that is not a default or an example."""
+    """Return whether a JSON schema has a null that is not a default or an example."""
     if isinstance(value, dict) and depth:
         return any(
             (inner is None and name not in _MAY_BE_NULL)
@@ -108,7 +108,7 @@ def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects in a message that hold the name and the arguments of a call."""
+    """Return the objects in a message that contain the name and the arguments of a tool call."""
     parts = [
         part
         for name in ("tool_calls", "content")
@@ -131,7 +131,7 @@ def _is_call(part: dict[str, object]) -> bool:
 
 
 def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, object]:
-    """Return a message whose calls have only the arguments of their own tools."""
+    """Return a message without the null arguments that a table format added to its calls."""
     if not _calls_in(message):
         return message
     result = dict(message)
@@ -144,7 +144,7 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, object]:
 
 
 def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, object]:
-    """Return a part of a message.
+    """Return a message part without the null arguments that a table format added to its call.
 
     If the part is a call, arguments of other tools are removed.
     """
@@ -156,7 +156,7 @@ def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, object]:
 
 
 def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, object]:
-    """Remove filler from the arguments of a call."""
+    """Remove the arguments with the value null that a table format has added to a call."""
     name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
     may_be_null = kept.get(str(holder.get("name")))
     if name is None or may_be_null is None:
@@ -171,7 +171,7 @@ def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, object]:
 
 
 def _parameters(tool: Tool) -> _Parameters | None:
-    """Return the arguments of a tool, or None if the tool accepts any arguments."""
+    """Return the parameters of a tool, or None if the tool accepts any arguments."""
     parameters: Any = tool["function"].get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if (

@@ -24,11 +24,12 @@ ARCHIVE_RATIO = 200
 """Maximum ratio of the total size of a zip's files to the size of the zip. Real logs reach 50."""
 
 _DICT, _LIST, _VALUE = 216, 104, 32
-"""Bytes of an object, of a list, and of an entry in either, in CPython 3.11, rounded up."""
+"""Bytes that CPython 3.11 needs for a dict, for a list, and for an entry in either, rounded up."""
 _RAW = 56
 """Bytes of a list element that is not decoded yet."""
 _SMALL = 64 << 10
-"""Largest size in bytes of a JSON text that is not measured, because it cannot be a danger."""
+"""Largest size in bytes of a JSON text whose memory need is not measured, because it is harmless.
+"""
 _largest = DEFAULT_MB << 20
 
 
@@ -97,7 +98,7 @@ def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> N
 
 
 def check_elements(text: bytes) -> None:
-    """Check how much memory the elements of a JSON list need, before they are decoded.
+    """Check how much memory the elements of a JSON list need, before the elements are decoded.
 
     Raises:
         TooLargeError: There are too many elements.

@@ -11,8 +11,7 @@ from typing import Any
 
 TORN = "torn_record"
 _MANY = 100
-"""Limit of torn records per file. Above it, all sessions of the file with several records count as
-damaged.
+"""Number of torn records per file above which all sessions with several records count as damaged.
 """
 
 
@@ -20,7 +19,7 @@ Lost = dict[Hashable, Counter[str]]
 
 
 class Losses:
-    """The records of a store that could not be read, by the group that lacks them."""
+    """Counts of the records of a store that could not be read, by the session that lacks them."""
 
     def __init__(self) -> None:
         self.by_group: Lost = {}
@@ -37,7 +36,7 @@ class Losses:
         self._waiting, self._groups = Counter(), set()
 
     def miss(self, kind: str = TORN, count: int = 1) -> None:
-        """Count records at the current place in the file that cannot be read.
+        """Count unreadable records at the current position in the file.
 
         Args:
             kind: A kind of damage (`sessions.damage.KINDS`).
@@ -53,7 +52,7 @@ class Losses:
         self.miss(TORN, count)
 
     def follow(self, group: Hashable | None) -> None:
-        """Record that a readable record followed.
+        """Note that a readable record came after unreadable records.
 
         `group` is None if the record is a session by itself.
         """
@@ -65,7 +64,7 @@ class Losses:
             self._groups.add(group)
 
     def end_file(self) -> None:
-        """Mark the sessions that the text of torn records names as damaged.
+        """At the end of a file, mark the sessions that the text of torn records names as damaged.
 
         Records of several sessions may alternate in a file. The neighbors of a torn record then
         belong to other sessions.
@@ -84,7 +83,7 @@ class Losses:
 
 
 def with_damage(session_fields: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
-    """Return a session's fields, with the losses of its files added to its damage."""
+    """Return a session's fields, with the record losses in its files added to its damage counts."""
     if not losses:
         return session_fields
     return session_fields | {"damage": Counter(session_fields.get("damage") or {}) + losses}

@@ -1,4 +1,4 @@
-"""The request and the response of a model call, in the form of every API.
+"""Model requests and responses, read in the format of each supported API.
 
 Tracing platforms and gateways store them as the input and output of a call. Content that cannot be
 read becomes an item of damage: `unread` for an unknown form, `cut_text` for JSON without its end.
@@ -48,7 +48,8 @@ _RENDERED = re.compile(
     r"<\|(?:im_start|start_header_id|start|user|assistant|system|turn|END_OF_TURN_TOKEN|begin_of_text)\|?>|<start_of_turn>|\[INST\]"
     r"|<｜(?:User|Assistant)｜>|\n\n(?:Human|Assistant):"
 )
-"""Markers of turns that chat templates write into one text."""
+"""Markers that chat templates write before and after a turn when they render messages as one text.
+"""
 
 _OF_MESSAGES = frozenset(
     {
@@ -101,7 +102,7 @@ class Exchange(NamedTuple):
 
 
 def request_of(value: object) -> Exchange:
-    """Return a request in any form: messages, an API's request, or a text."""
+    """Return a request that is given as messages, as an API request, or as a text."""
     value = words_or_messages(value)
     if value == {
         "content": "role"
@@ -132,7 +133,7 @@ def request_of(value: object) -> Exchange:
 
 
 def response_of(value: object) -> Exchange:
-    """Return a response in any form.
+    """Return a model response that is given in the format of any supported API.
 
     A response consists of choices, output items, content blocks, messages or a text. Only the first
     choice is read, because the other choices were never used. The stop reason is added to the
@@ -175,7 +176,7 @@ def words_or_messages(value: object) -> Any:
 
 
 def shows_messages(value: object, depth: int = 3) -> bool:
-    """Return whether a value is or contains messages.
+    """Return whether a value is a message or contains messages.
 
     A message, a list of messages or blocks, a request and a response count.
     """
@@ -225,7 +226,7 @@ def with_prefill(
 def with_beginning(
     prompt: list[object], answered: list[object]
 ) -> tuple[list[object], list[object]]:
-    """Merge a last assistant message of the prompt into the answer.
+    """Merge an assistant message at the end of the prompt into the answer that continues it.
 
     The model continued that message, so both are one turn. The beginning was never sent as a
     message of its own.
@@ -277,7 +278,7 @@ def with_reason(messages: list[object], reason: str | None) -> list[object]:
 
 
 def _with_sources(messages: list[object], records: tuple[dict[str, object], ...]) -> list[object]:
-    """Add the sources of an answer to the last message of a response."""
+    """Add the sources that an answer cites to the last message of a response."""
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
     }
@@ -378,7 +379,7 @@ def with_blocks(messages: list[object]) -> list[object]:
 
 
 def _with_own_blocks(message: Any) -> object:
-    """Replace a message's text by the blocks that the text encodes as JSON."""
+    """Replace a message's text by content blocks if the text is JSON of Bedrock's blocks."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
         return message
@@ -405,7 +406,7 @@ def _is_block(value: object) -> bool:
 
 
 def _marked(message: dict[str, Any], reason: str) -> dict[str, object]:
-    """Add a stop reason to a message that has none.
+    """Add a stop reason to a message that does not state a stop reason.
 
     LangChain's messages have their fields in an inner object.
     """
@@ -416,7 +417,7 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, object]:
 
 
 def _unwrapped(response: dict[str, object]) -> dict[str, object]:
-    """Return a response whose message is next to its other fields.
+    """Return a response whose message has been merged into the response's other fields.
 
     Bedrock nests the message in `output`.
     """
@@ -434,7 +435,7 @@ def _is_tool(message: object) -> bool:
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    """Return the messages in the first of the named fields that contains any.
+    """Return the messages in the first of the named fields that contains messages.
 
     Texts in a list of messages are printed Python objects, which cannot be read.
     """
@@ -454,5 +455,5 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
 
 
 def is_damaged(item: object) -> bool:
-    """Return whether a value in a list of messages is empty or an item of damage."""
+    """Return whether a value in a list of messages is empty or a damage item."""
     return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))

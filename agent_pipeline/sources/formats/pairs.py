@@ -83,7 +83,7 @@ class PromptCompletionSource(PlainSource):
 
 
 def _answers_in(record: Record) -> dict[str, object]:
-    """Return the answers in a row, by kind.
+    """Return the answers in a dataset row, by kind.
 
     If a row has a preference, other answers in it are ignored.
     """

@@ -28,7 +28,7 @@ _VALUES = 1
 
 @dataclass(frozen=True)
 class PageHeader:
-    """The sizes that a page header states.
+    """The page sizes that the header of a Parquet page states.
 
     Attributes:
         unpacked: Size of the page in bytes after it is unpacked.
@@ -66,7 +66,7 @@ def read_page_headers(path: Path, chunk: Any) -> Iterator[PageHeader]:
 
 
 def _read_struct_at(file: BinaryIO, offset: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct in a file, and the struct's length in bytes."""
+    """Return the fields of a Thrift struct in a file, and the struct's length in bytes."""
     size = _WINDOW
     while True:
         file.seek(offset)
@@ -92,7 +92,7 @@ class _CompactReader:
         self.position = 0
 
     def read_struct(self, depth: int) -> dict[int, object]:
-        """Return the numbers and structs of a struct, by field id.
+        """Return the fields of a Thrift struct that are numbers or structs, by field id.
 
         Values of other types are skipped.
 
@@ -113,7 +113,10 @@ class _CompactReader:
             fields[field_id] = None if kind in (_TRUE, _FALSE) else self._read_value(kind, depth)
 
     def _read_value(self, kind: int, depth: int) -> object:
-        """Return a number or a struct. Skip a value of any other type and return None."""
+        """Read a number or a struct and return it.
+
+        Skip a value of any other type and return None.
+        """
         if kind in (_I16, _I32, _I64):
             return self._read_number()
         if kind == _STRUCT:

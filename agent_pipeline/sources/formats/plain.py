@@ -50,7 +50,7 @@ _ANSWERS = (
 """Fields that may hold the answer to a record's messages."""
 
 _OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", "stopReason"}
-"""Fields of API responses. A response has at least one of them."""
+"""Fields of API responses. Every API response has at least one of these fields."""
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
@@ -161,7 +161,7 @@ class PlainSource(RecordSource):
 
 
 def _count_of(media: object) -> int:
-    """Return the number of pictures or sounds in a row's column."""
+    """Return the number of pictures or sounds in a column of a dataset row."""
     return (
         sum(element is not None for element in media)
         if isinstance(media, list)
@@ -282,7 +282,7 @@ def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
 
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
-    """Return whether a conversation ends with the new items."""
+    """Return whether a conversation already ends with the new items."""
     new_contents = [
         _content_of(item)
         for item in new
@@ -296,7 +296,7 @@ def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
 
 @dataclass(frozen=True)
 class _ItemContent:
-    """The fields of an item that determine whether two items have the same content."""
+    """The fields of an item that are compared to decide whether two items have the same content."""
 
     kind: str
     role: str

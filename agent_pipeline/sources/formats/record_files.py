@@ -42,8 +42,8 @@ _KEPT_RECORDS = 200
 _BOM = b"\xef\xbb\xbf"
 _PROBED_LINES = 20
 _KEPT_OF_TORN = 64 << 10
-"""Number of bytes that are kept of a record that is too large. They probably contain the id of its
-session.
+"""Number of bytes that are kept of a torn record that is too large. These bytes probably contain
+the session id.
 """
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ZIP_ERRORS = (
@@ -211,14 +211,14 @@ class RecordReader:
             self._open = None
 
     def _lines_of(self, path: Path) -> BinaryIO:
-        """Return an open file of JSON lines."""
+        """Return an open file of JSON lines, from the cache if it is already open."""
         if self._open is None or self._open[0] != path:
             self.close()
             self._open = path, path.open("rb", buffering=0)
         return self._open[1]
 
     def _records_of(self, path: Path) -> Sequence[object] | Traces:
-        """Return the records of a document, table, zip or database."""
+        """Return the records of a document, table, zip or database file."""
         if path not in self._loaded:
             self._loaded[path] = loaded = _loaded(path, kind_of(path), [])
             if (
@@ -248,7 +248,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its full length in bytes.
+    """Yield each line of a file with its full length in bytes.
 
     Only the beginning of a line is yielded if the line is too long.
     """
@@ -265,7 +265,10 @@ def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _first_text(file: BinaryIO) -> bytes:
-    """Return the first line that is not blank, or only its beginning if the line is too long."""
+    """Return the first line that is not blank.
+
+    If the line is too long, return only its beginning.
+    """
     return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
 
 
@@ -387,7 +390,7 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
 
 
 def _values_in(text: str) -> tuple[list[object], bool]:
-    """Return the complete values of a text, and whether the text contains nothing else.
+    """Return the complete JSON values in a text, and whether the text contains nothing else.
 
     The text is a list without its end, or several values in a row.
     """
@@ -433,7 +436,7 @@ class Archive(Sequence[bytes]):
         return self.member(self._names[row])
 
     def member(self, name: str) -> bytes:
-        """Return the text of a file in the zip.
+        """Return the text of a file in the zip archive.
 
         Raises:
             StoreError: The file is not a whole zip.
@@ -444,7 +447,7 @@ class Archive(Sequence[bytes]):
 
     @contextmanager
     def _zip(self) -> Iterator[zipfile.ZipFile]:
-        """Open the zip, and turn errors into a StoreError."""
+        """Open the zip archive, and raise a `StoreError` if this fails."""
         try:
             with zipfile.ZipFile(self._path) as archive:
                 yield archive

@@ -1,4 +1,4 @@
-"""Running servers of tracing platforms as stores of records.
+"""Access to running servers of tracing platforms, which are read as stores of records.
 
 A listing pages through everything that a server states about its traces except their content. It is
 made once for each source that is opened; a trace is fetched when it is read. If a request fails,
@@ -34,7 +34,7 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 SECONDS = 60.0
 """Timeout of a request in seconds, and the longest wait if a server asks for a delay."""
 _STEP = 1 << 20
-"""Number of bytes of an answer that are read and unpacked at a time."""
+"""Number of bytes of a server's answer that are read and unpacked at a time."""
 _LONGEST_REASON = 2_000
 """Number of bytes of an error's text that are examined."""
 RETRIES = 5
@@ -60,7 +60,7 @@ class AnswerTooLargeError(ServerError):
 
 
 class Head(NamedTuple):
-    """A trace as the server lists it.
+    """The identity of a trace, as the server's list of traces states it.
 
     `digest` changes if anything changes that the server states about the trace. `listed` holds the
     data that is needed to fetch the trace.
@@ -82,7 +82,8 @@ class Service(ABC):
     project: ClassVar[str] = "project"
     """The platform's word for a project."""
     variables: ClassVar[str]
-    """Environment variables with the credentials, as the platform's own client names them."""
+    """Environment variables that contain the credentials, as the platform's own client names them.
+    """
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address.partition("+")[2])
@@ -100,7 +101,7 @@ class Service(ABC):
 
     @abstractmethod
     def login(self) -> Record:
-        """Return the credentials from the environment, as arguments of httpx's client."""
+        """Return the credentials from the environment variables, as arguments of httpx's client."""
 
     @abstractmethod
     def projects(self) -> Iterator[tuple[str, str]]:
@@ -108,7 +109,7 @@ class Service(ABC):
 
     @abstractmethod
     def look(self, project: str, name: str) -> Iterator[Head]:
-        """Yield the traces of a project, without their content."""
+        """Yield the traces of a project without their contents."""
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
@@ -123,7 +124,7 @@ class Service(ABC):
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
-        """The traces of the server, by project.
+        """The traces of the server as its listing states them, by project.
 
         If two pages list the same trace, because a trace was added in the meantime, it counts once.
         """
@@ -152,7 +153,7 @@ class Service(ABC):
         ).hex()
 
     def digest_of(self, locations: Iterable[RecordLocation]) -> bytes:
-        """Return one digest for the listed traces at some locations."""
+        """Return one digest for the listed traces at the given locations."""
         return digest(
             b"",
             *(
@@ -189,7 +190,7 @@ class Service(ABC):
     def pages(
         self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET"
     ) -> Iterator[Record]:
-        """Yield the items of all pages of an answer.
+        """Yield the items on all pages of a server's answer.
 
         Args:
             path: The path of the request.
@@ -214,7 +215,7 @@ class Service(ABC):
                 raise self._useless(path, "the next page is the same page")
 
     def following(self, page: Record, cursor: str) -> object:
-        """Return the token that requests the page after this one."""
+        """Return the token that requests the page after the given page."""
         return page.get(f"next_{cursor}")
 
     def asked(self, path: str, about: Record, method: str = "GET") -> Record:
@@ -254,7 +255,7 @@ class Service(ABC):
         return value
 
     def lost(self) -> ServerError:
-        """Return the error for a trace that lacks spans that the listing named."""
+        """Return the error for a trace that lacks spans which the server's listing named."""
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
@@ -346,7 +347,7 @@ class Memory:
             self._connection.executemany("REPLACE INTO known VALUES (?, ?, ?)", texts)
 
     def keep(self, traces: set[str]) -> None:
-        """Remove the traces that the server no longer has from the cache."""
+        """Remove the traces from the cache that the server no longer has."""
         with suppress(sqlite3.Error), self._connection:
             known = self._connection.execute(
                 "SELECT name FROM known WHERE name LIKE 'trace %'"

@@ -111,7 +111,7 @@ def new_session(
     history: object,
     **record_fields: Unpack[RecordFields],
 ) -> Session:
-    """Return the session that a record describes.
+    """Replace the unpaired surrogates in the texts of a value.
 
     Args:
         source: The name of the reader.

@@ -93,7 +93,7 @@ def quoted(identifier: str) -> str:
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Return a connection, and whether the file was opened as immutable."""
+    """Return a database connection, and whether the file was opened as immutable."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         return _open(uri), False

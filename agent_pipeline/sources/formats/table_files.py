@@ -20,9 +20,9 @@ from agent_pipeline.sources.formats.limits import TooLargeError, check_need
 from agent_pipeline.sources.formats.parquet_pages import read_page_headers
 
 _BYTES_PER_VALUE = 8
-"""Bytes that a value takes in Arrow's memory besides its text, for an offset or a number."""
+"""Bytes that a value takes in Arrow's memory in addition to its text, for an offset or a number."""
 _BYTES_PER_OBJECT = 64
-"""Bytes that a value takes as a Python object besides its text."""
+"""Bytes that a value takes as a Python object in addition to its text."""
 
 
 class Rows(Sequence[dict[str, Any]]):
@@ -88,7 +88,7 @@ class Rows(Sequence[dict[str, Any]]):
         return {name: decoded(value) for name, value in values.items()}
 
     def _own_keys(self, value: object) -> object:
-        """Remove the keys without a value from the structs in a value."""
+        """Remove the keys that have no value from the structs inside a value."""
         if isinstance(value, dict):
             kept = {key: self._own_keys(inner) for key, inner in value.items() if inner is not None}
             self.has_empty_keys |= len(kept) < len(value)
@@ -182,7 +182,7 @@ def _need(array: pa.Array) -> int:
 
 
 def _items(array: pa.Array) -> pa.Array:
-    """Return the items in an array of lists or maps, limited to the array's slice."""
+    """Return the items in an array of lists or maps, limited to the slice of the array."""
     if not pa.types.is_map(array.type):
         return array.flatten()
     begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()

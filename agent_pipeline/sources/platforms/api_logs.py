@@ -101,7 +101,7 @@ class ApiLogSource(SpanSource):
         return _is_stored(record) or _is_batch(record) or _pair_in(record) is not None
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the records in a page of OpenAI's API."""
+        """Return the records in a result page of OpenAI's API."""
         if isinstance(record.get("data"), list) and record.get("object") == "list":
             return [
                 entry if isinstance(entry, dict) and _is_stored(entry) else {"unread": entry}
@@ -196,7 +196,7 @@ class ApiLogSource(SpanSource):
         return index
 
     def _first_of(self, session_id: str, sessions: dict[str, list[RecordLocation]]) -> str:
-        """Return the id of the first response in the chain that a response continues.
+        """Return the id of the first response in the chain of responses that a response belongs to.
 
         Only responses in the store count.
         """
@@ -213,7 +213,7 @@ class ApiLogSource(SpanSource):
 
 
 def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session as complete records.
+    """Combine the partial records of a session into complete calls.
 
     Files of batches and pages of stored completions contain the two halves of a call separately.
     """
@@ -255,7 +255,7 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
 def _with_stored_messages(
     records: list[tuple[RecordLocation, Record]],
 ) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session, each stored completion with its own messages.
+    """Return the calls of a session. Each stored completion gets its own stored messages.
 
     Messages name their completion, so completions of one session are told apart. Messages whose
     completion is not in the store are an item of damage.
@@ -290,7 +290,7 @@ def _with_stored_messages(
 def _with_history(
     records: list[tuple[RecordLocation, Record]],
 ) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session, each response with the whole conversation before it.
+    """Return the calls of a session. Each response gets the whole conversation before it.
 
     The service stores the conversation and receives only the new messages. A part that is not in
     the store becomes an item of damage.
@@ -342,7 +342,7 @@ def _input_of(request: Record) -> list[object]:
 
 
 def _in_order(messages_by_position: dict[int, Record]) -> list[object]:
-    """Return messages in order, with an item of damage for each gap between their positions."""
+    """Return messages in order, with a damage item for each gap between their positions."""
     messages: list[object] = []
     next_position = 0
     for position, message in sorted(messages_by_position.items()):
@@ -438,7 +438,7 @@ def _time_in(record: Record, response: Record) -> Any:
 
 
 def _places_of_names(record: Record, request: Record) -> list[Record]:
-    """Return the objects in which a record names its session, project and agent."""
+    """Return the objects inside a record that may name its session, project and agent."""
     named = (
         record.get("metadata"),
         record.get("request_properties"),
@@ -464,7 +464,7 @@ def _is_stored(record: Record) -> bool:
 
 
 def _stored_message_of(record: Record) -> str | None:
-    """Return the id of the stored completion that a message belongs to."""
+    """Return the id of the stored completion to which a stored message belongs."""
     match_ = _STORED_MESSAGE.fullmatch(str(record.get("id"))) if "role" in record else None
     return match_[1] if match_ else None
 

@@ -41,7 +41,7 @@ def has(attributes: dict[str, object], prefixes: tuple[str, ...]) -> bool:
 
 
 def plain_value(value: object, depth: int = _DEPTH) -> Any:
-    """Convert OTLP's typed values into plain values.
+    """Convert the typed values of the OpenTelemetry protocol (OTLP) into plain values.
 
     OTLP writes a list of `{key, value: {stringValue: ...}}` objects, which becomes one object.
     """
@@ -141,7 +141,7 @@ def _listed(value: object, depth: int = _DEPTH) -> object:
 
 
 def _whole(value: object) -> object:
-    """Return a whole number.
+    """Return a value as a whole number.
 
     JSON encodes 64-bit numbers as text.
     """

@@ -1,4 +1,4 @@
-"""One conversation of a trace.
+"""One conversation of a trace, with the functions that build it.
 
 A conversation has items, the keys by which items are compared, and counts of content that was left
 out.
@@ -30,12 +30,10 @@ HARMLESS = {
     "model_call_without_text": "steps that say only that a model was called; damage, too, if "
     "nothing else says what it said",
 }
-"""Kinds of content that a conversation leaves out, with the reason why leaving it out is
-harmless.
-"""
+"""Reasons why it is harmless to leave out some content of a conversation, by kind of content."""
 
 _DEPTH = 40
-"""Maximum number of outer steps that are visited."""
+"""Maximum number of enclosing steps that are searched."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class ModelAnswer:
 
 @dataclass
 class Conversation:
-    """A conversation: its system prompt, its items with their keys, and its model calls."""
+    """A conversation: its system prompt, its items with comparison keys, and its model calls."""
 
     system: Items = field(default_factory=list)
     items: Items = field(default_factory=list)
@@ -63,9 +61,9 @@ class Conversation:
     """Counts of harmless content that was left out, by the kinds in `HARMLESS`."""
     damage: Counter[str] = field(default_factory=Counter)
     answer_at: int = 0
-    """Number of keys before the answer of the last call."""
+    """Number of comparison keys before the answer of the last model call."""
     model_answers: list[ModelAnswer] = field(default_factory=list)
-    """The answers among the items. An answer that a later call replaced is not one of them."""
+    """The model answers among the items, except for answers that a later call replaced."""
 
     @property
     def seconds(self) -> float:
@@ -89,7 +87,7 @@ def key_of(item: Item) -> Any:
 
 
 def open_calls(items: Sequence[Item]) -> list[Item]:
-    """Return the calls at the end of a conversation that have no result yet."""
+    """Return the tool calls at the end of a conversation that have no result yet."""
     waiting: list[Item] = []
     for item in reversed(items):
         if item.kind == "function_call":
@@ -121,7 +119,7 @@ def split_head(items: Items) -> tuple[Items, Items]:
 
 
 def steps_around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """Yield the steps that contain a step, from the innermost to the outermost."""
+    """Yield the enclosing steps of a step, from the innermost to the outermost step."""
     for _ in range(_DEPTH):
         outer = steps.get((span.trace, span.parent or ""))
         if outer is None:

@@ -43,7 +43,7 @@ _CLOCK = re.compile(
     r"|dec(?:ember)?)\b|\b[ap]\.?m\b\.?",
     re.IGNORECASE,
 )
-"""Words of dates and times, which many agents write into every prompt."""
+"""Pattern of the words in dates and times, which many agents write into every system prompt."""
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
@@ -91,7 +91,7 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
-    """Return the conversation that lasted longest.
+    """Return the conversation with the longest duration.
 
     If several conversations lasted equally long, the conversation with the most items counts, then
     the first.
@@ -158,7 +158,7 @@ def _place(
 def _go_on(
     conversation: Conversation, call: Span, system: Items, new: Items, answered: Items
 ) -> None:
-    """Add the new items of a call and its answer to a conversation."""
+    """Extend a conversation by the new items of a model call and by the call's answer."""
     if not conversation.system:
         conversation.system = system
     elif system and not _same_system(conversation.system, system):
@@ -176,7 +176,7 @@ def _go_on(
 def _next_part(
     conversations: list[Conversation], alike: list[Conversation], call: Span, request_items: Items
 ) -> Conversation | None:
-    """Return the conversation that a call continues although its input repeats nothing.
+    """Return the conversation that a call continues although the call repeats none of its items.
 
     This happens if the service stores the conversation and receives only the new messages.
     """
@@ -195,7 +195,9 @@ def _next_part(
 
 
 def _continued(earlier: list[object], request_keys: list[object]) -> int:
-    """Return how many items of a request repeat a conversation, or 0 if it is not continued.
+    """Return how many items of a request repeat a conversation.
+
+    The number is 0 if the request does not continue the conversation.
 
     The items must have the conversation's order, and the last of them must be the conversation's
     last item.
@@ -211,7 +213,7 @@ def _continued(earlier: list[object], request_keys: list[object]) -> int:
 
 
 def _after(items: Items, count: int) -> Items:
-    """Return the items after the first `count` compared items.
+    """Return the items that come after the first `count` items that have a comparison key.
 
     Items without a key are not counted.
     """
@@ -248,7 +250,7 @@ def _untrained(item: Item) -> Item:
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """Return the conversation of a session that records no text of a model call.
+    """Return the conversation of a session in which no model call records its text.
 
     The conversation consists of the input and output of each run's root span, with the tool calls
     between them.
@@ -283,7 +285,7 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
 
 
 def _calls(spans: list[Span]) -> list[Span]:
-    """Return the model calls of a session.
+    """Return the steps of a session that are model calls.
 
     If two instrumentations recorded the same call, one call lies within the other. The call whose
     input cannot be read is then left out.
@@ -313,7 +315,7 @@ def _calls(spans: list[Span]) -> list[Span]:
 
 
 def _with_unread(span: Span) -> Span:
-    """Return a model call, with items of damage if its request or response has no messages.
+    """Return a model call, with damage items if its request or response contains no messages.
 
     A step without any message is left out, because frameworks also label other steps as model calls
     (such as llama-index's preparation of a call). If the step really was a call, the input of the

@@ -137,7 +137,7 @@ def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
 
 
 def _whole_json(attribute: Record, value: object) -> object:
-    """Decode an attribute if its type is JSON.
+    """Decode the value of an attribute whose type is JSON.
 
     If the end of the JSON is missing, return an item of damage.
     """
@@ -196,7 +196,7 @@ def _genai_span(span: Span, attributes: Record) -> None:
 
 
 def _ai_sdk_span(span: Span, attributes: Record) -> None:
-    """Fill in a span from the AI SDK's (Vercel's) own attributes.
+    """Fill in a span from the attributes of Vercel's AI SDK.
 
     A step of the SDK's loop is a model call, and the loop is an agent.
     """
@@ -247,7 +247,7 @@ def _adk_span(span: Span, attributes: Record) -> None:
 
 
 def _message(raw: object) -> object:
-    """Return a chat message from OpenInference's form.
+    """Return a chat message from a message in OpenInference's format.
 
     The form is `{"message": {role, content or contents, tool_calls, tool_call_id}}`.
     """

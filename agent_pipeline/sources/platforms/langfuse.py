@@ -45,7 +45,7 @@ _TYPES = {
 _COUNTS = ("input", "output", "total")
 _OF_SCORES = {"traceId", "sessionId", "subject"}
 _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
-"""Types of scores whose number has no meaning, because it is a category's number or 0."""
+"""Types of scores whose number has no meaning because it is the number of a category, or 0."""
 
 
 class LangfuseSource(SpanSource):

@@ -16,7 +16,9 @@ from agent_pipeline.sources.formats.services import Head, Service
 
 _OBSERVATIONS = "/api/public/v2/observations"
 _CUT = 200
-"""Number of characters to which the API cuts a metadata value, unless the request names its key."""
+"""Number of characters to which the API cuts a metadata value, unless the request names the value's
+key.
+"""
 
 
 class LangfuseServer(Service):

@@ -190,7 +190,7 @@ def _is_feedback(record: Record) -> bool:
 
 
 def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str | None]]) -> Record:
-    """Remove statistics of feedback from a run if the feedback is also a separate record."""
+    """Remove the feedback statistics from a run if the same feedback is also a separate record."""
     stats = section(record, "feedback_stats")
     kept = {
         name: value
@@ -201,7 +201,7 @@ def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str |
 
 
 def _inner(lists: object) -> list[object]:
-    """Return the first list of a list of lists.
+    """Return the first inner list of a list of lists.
 
     LangChain stores one list per prompt. A plain list is returned unchanged.
     """

@@ -83,7 +83,7 @@ class MLflowSource(SpanSource):
 
 
 def _info(record: Record) -> Record:
-    """Return the information about a trace.
+    """Return the general information about a trace.
 
     A row of a table has it in columns.
     """

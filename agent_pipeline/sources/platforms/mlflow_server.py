@@ -74,7 +74,7 @@ class MLflowServer(Service):
 
 
 def _as_saved(span: Record) -> Record:
-    """Return a span in the form in which MLflow saves it.
+    """Convert a span into the format in which MLflow saves spans.
 
     Its attributes are JSON texts.
     """

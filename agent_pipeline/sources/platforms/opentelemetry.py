@@ -191,7 +191,7 @@ def _is_event(record: Record) -> bool:
 
 
 def _steps_in(record: Record) -> Iterator[Record]:
-    """Yield the spans and log records in a record, in the form of `_step`."""
+    """Yield the spans and log records in a record, in the format that `_step` returns."""
     for leaf, resource in _leaves(record, "resourceLogs", "scopeLogs", "logRecords"):
         yield _event(leaf, plain_value(leaf.get("body")), resource)
     for leaf, resource in _leaves(record, "resourceSpans", "scopeSpans", "spans"):
@@ -228,7 +228,7 @@ def _step(
     message: object = None,
     kind: object = None,
 ) -> Record:
-    """Return a step before its attributes are read.
+    """Return a step whose attributes have not been read yet.
 
     Args:
         record: The span or log record.
@@ -286,7 +286,7 @@ def _event(leaf: Record, body: object, resource: Record) -> Record:
 
 
 def _unread_messages(record: Record) -> str | None:
-    """Return the place of messages that cannot be read from a span, or None.
+    """Return the place in a span that holds unreadable messages, or None.
 
     The place is separate events, or one attribute per message.
     """
@@ -297,7 +297,7 @@ def _unread_messages(record: Record) -> str | None:
 
 
 def _whole_message(message: Record) -> object:
-    """Return the message of an event.
+    """Return the complete message that an event records.
 
     If recording of contents was off, return an item of damage.
     """

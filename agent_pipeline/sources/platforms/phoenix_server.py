@@ -136,7 +136,7 @@ class PhoenixServer(Service):
 
 
 def _outline(span: Record) -> Record:
-    """Return the part of a span that names its session and agent."""
+    """Return the fields of a span that name its session and agent."""
     attributes = section(span, "attributes")
     kept = {name: None for name in ("llm.",) if has(attributes, OF_MODELS)} | chosen(
         attributes, (*SESSIONS, *AGENTS)

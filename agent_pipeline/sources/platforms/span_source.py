@@ -42,7 +42,7 @@ _USAGE = {
     "output": "output_tokens",
     "total": "total_tokens",
 }
-"""Mapping from the platforms' names of token counts to common names."""
+"""Common names of token counts, by the names that the platforms use."""
 
 
 class SpanSource(FileSource):
@@ -63,7 +63,7 @@ class SpanSource(FileSource):
         return []
 
     def words_of(self, record: Record) -> list[object]:
-        """Return the words that people used to judge a run or its session."""
+        """Return the words with which people judged a run or its session."""
         return []
 
     def metadata(self, record: Record) -> Record:
@@ -167,7 +167,7 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _tools(calls: list[Span]) -> list[object] | None:
-    """Return the tools of all calls.
+    """Return the tools of all model calls, without repetitions.
 
     If two tools have the same name, the later tool counts.
     """

@@ -103,7 +103,7 @@ class Span:
         model: object = None,
         usage: Record | None = None,
     ) -> None:
-        """Set the request and the answer of a model call, in the form of any API.
+        """Set the request and the answer of a model call, given in the format of any supported API.
 
         `tools`, `model` and `usage` are values that the step itself states. They take precedence
         over the values in the request and the response. A value that is not stated anywhere stays

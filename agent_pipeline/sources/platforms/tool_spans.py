@@ -46,7 +46,7 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
 def kind_of_tool_span(
     span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]
 ) -> str | None:
-    """Return the reason why a tool span that answers no call is harmless, or None.
+    """Return the reason why a tool span that does not answer a call is harmless, or None.
 
     None means that the span shows a call that the messages lack. A span may be harmless although no
     call matches exactly: instrumentations write arguments in other forms or leave them out, and
@@ -77,7 +77,7 @@ def kind_of_tool_span(
 
 
 def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
-    """Mark the results as failed that tool spans recorded as failed.
+    """Mark the tool results that tool spans recorded as failed.
 
     A result is found by the call's id. If there is no id, calls with the same name and arguments
     are matched in order.
