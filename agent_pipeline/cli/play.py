@@ -65,7 +65,7 @@ def play(
         ),
     ] = None,
 ) -> None:
-    """Let a model do an agent's tasks in its world, and write the sessions as a store."""
+    """Let a model do an agent's tasks in the agent's world, and write the sessions as a store."""
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig

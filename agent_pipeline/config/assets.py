@@ -115,7 +115,7 @@ class ThoughtOptions(Options):
 
 
 class SftConfig(ConversationFileOptions, ThoughtOptions):
-    """Options of `sft_dataset`: which turns are trained."""
+    """Options of `sft_dataset`: which turns the model is trained on."""
 
     untrained_turns: list[str] = Field(
         default=["failed_measures"],

@@ -35,7 +35,8 @@ SFT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            messages="chat messages up to the agent's last message; weight 0: not trained",
+            messages="chat messages up to the agent's last message; the model is not trained on "
+            "messages with weight 0",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
         *define_optional(

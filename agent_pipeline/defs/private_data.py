@@ -44,7 +44,8 @@ def _table_check(
         description=(
             "Passes if the detectors find no private value in the texts that are in this table "
             "but not in the table `sessions`. If it fails, no later asset is made from this "
-            "table: remove the value at its source, or add the value to `redaction.allow`."
+            "table. If the value is private, remove it at its source. If the value is not private, "
+            "add it to `redaction.allow`."
         ),
     )
     def check(

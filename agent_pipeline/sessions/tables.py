@@ -99,7 +99,8 @@ SESSIONS = pa.schema(
             _FLAG, attack_succeeded="whether the agent obeyed an injected instruction"
         ),
         *define_optional(
-            _FLAG, ends_on_tool="whether the last call ended the session, by the rules of the store"
+            _FLAG,
+            ends_on_tool="whether the last tool call ended the session, so that it needs no result",
         ),
         *define_optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
         *define_optional(_UTC, ended_at="when the session ended (UTC)"),
@@ -152,7 +153,7 @@ JUDGED = pa.schema(
             _JSON, measures="the result of each measure, by name: passed, score (0 to 1), reason"
         ),
         *define_optional(
-            _JSON, opinions="the opinion of each judge, by judge: verdict, reason, name"
+            _JSON, opinions="each judge's opinion: its verdict, its reason, and the judge's name"
         ),
         *define_optional(pa.list_(TURN), turns="facts about each message of the agent, in order"),
     ]

@@ -24,8 +24,7 @@ read by the next tick.
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
     description="Adds a partition for each new agent in the store, and records which agents have "
-    "new "
-    "sessions or labels. The sensor starts no run.",
+    "new sessions or labels. The sensor does not start runs.",
 )
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]

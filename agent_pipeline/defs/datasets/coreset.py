@@ -42,7 +42,7 @@ def sft_coreset(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """One row per row of `sft_dataset`: whether it was selected for training, and why.
+    """One row per row of `sft_dataset`: whether the row was selected for training, and why.
 
     The table contains row ids, scores and reasons, and no text. `adapter` trains on the
     selected rows.

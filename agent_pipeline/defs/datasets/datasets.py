@@ -55,7 +55,7 @@ def split_check(
     """Return the check that an asset makes itself before it replaces its table."""
     what = (
         "Passes if no session, task or exact text is in more than one split (train, select, "
-        "test). If it fails, the previous table is kept: give all trials of a task the same "
+        "test). If it fails, the previous table is kept. Give all trials of a task the same "
         "task id."
     )
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
@@ -319,8 +319,8 @@ def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if no held-out session has nearly the same first request as a training session, and no
-    held-out session id looks like a trial of a training task. If it fails, record the task in the
-    data, or set `task_pattern` as the check proposes.
+    held-out session seems, by its id, to be another trial of a training task. If it fails, add the
+    task's name to the logged sessions, or set `task_pattern` as the check proposes.
     """
     key = agent_key(context)
     with user_errors():

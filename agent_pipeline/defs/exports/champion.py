@@ -48,7 +48,7 @@ CHECK = "candidate_is_not_rejected"
                 "champion",
                 CHECK,
                 "Passes if no regression check rejects the candidate. If it fails, the "
-                "decision's page names the figure.",
+                "decision's page names the figure that got worse.",
             )
         ],
     ),

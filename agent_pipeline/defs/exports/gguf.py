@@ -56,9 +56,9 @@ def gguf_export(
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """GGUF files of the adapter merged into its base model, for llama.cpp and Ollama.
 
-    llama.cpp loads each file. Its prompt tokens and greedy answers are compared with the prompt
-    tokens and answers of the merged model. If they differ, the asset fails, and the previous export
-    remains the latest export.
+    llama.cpp loads each file, and the pipeline compares the prompt tokens and greedy answers of the
+    file with the prompt tokens and answers of the merged model. If they differ, the asset fails,
+    and the previous export remains the latest export.
     """
     with user_errors():
         config = in_force(context, workspace, GgufConfig)

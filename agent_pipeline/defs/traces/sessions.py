@@ -145,8 +145,9 @@ def nothing_private_was_written(
     """Passes if the table does not contain a private value, or another form of a private value from
     the store.
 
-    If it fails, no later asset is made from the table: report the kinds in the metadata of the
-    check, or add the value to `redaction.allow`. The metadata never contains a value.
+    If it fails, no later asset is made from the table. If the value is private, report the kinds of
+    values in the check's metadata as a bug. If it is not private, add it to `redaction.allow`. The
+    metadata never contains a value.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)

@@ -36,7 +36,7 @@ class OpenHandsSource(FileSource):
 
     name = "openhands"
     looks_like = (
-        "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
+        "OpenHands conversations: events with kind, source and timestamp, next to base_state.json"
     )
     version = 2
 
