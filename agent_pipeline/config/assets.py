@@ -198,8 +198,7 @@ class CoresetConfig(CoresetOptions):
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of that model on the Hugging Face hub. Empty "
-            "means the main branch."
+            "Commit, tag or branch of the model in base_model. Empty means the main branch."
         ),
     )
     embeddings: str = Field(
@@ -442,7 +441,7 @@ class EpisodesConfig(Options):
         default=0,
         ge=0,
         description=(
-            "Number of additional tasks that the world makes from a seed and that no session has."
+            "Number of additional tasks, which the world makes from a seed and no session contains."
         ),
     )
     fresh_seed: int = Field(default=1001, description=("Seed of the additional tasks."))

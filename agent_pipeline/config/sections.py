@@ -113,7 +113,7 @@ class NightSettings(Section):
         default=0,
         ge=0,
         description=(
-            "Time after which no training of the night starts, in minutes. 0 means no limit."
+            "Length of the night, in minutes. No training run starts later. 0 means no limit."
         ),
     )
     judge_requests: int = Field(

@@ -99,10 +99,11 @@ class Forgotten(msgspec.Struct, kw_only=True):
         changes: Files that changed.
         judge_answers: Number of answers about the sessions that were removed from the judge's
             cache.
-        unclear_answers: Number of answers of an older version that do not name their session.
-        same_content: Ids of other sessions with the conversation of a forgotten session, which
-            stay.
-        side_chains: Ids of other sessions that a forgotten session started, which stay.
+        unclear_answers: Number of answers in the judge's cache that do not name their session,
+            because an older version wrote them.
+        same_content: Ids of sessions that have the same conversation as a forgotten session, and
+            that were not removed.
+        side_chains: Ids of sessions that a forgotten session started, and that were not removed.
         models: Artifacts that were made from the sessions.
     """
 

@@ -58,9 +58,9 @@ class Pruned(msgspec.Struct, frozen=True):
     """The artifacts that nothing names, and how many artifacts are kept.
 
     Attributes:
-        unnamed: The artifacts that nothing names.
+        unnamed: The artifacts that are no longer used.
         kept: Number of artifacts that are kept.
-        deleted: Whether the artifacts that nothing names were deleted.
+        deleted: Whether the artifacts that are no longer used were deleted.
     """
 
     unnamed: list[Unnamed]

@@ -77,7 +77,7 @@ class JudgingOptions(Options):
         default="undecided",
         description=(
             "Sessions that the language model judges, if decided_by names llm. "
-            "undecided: sessions whose verdict it can change. all: every session, "
+            "undecided: sessions whose verdict the model can change. all: every session, "
             "for a comparison with people."
         ),
     )

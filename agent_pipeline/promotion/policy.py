@@ -25,7 +25,7 @@ class PromotionPolicy(Options):
         le=1,
         description=(
             "Smallest gain, as a share, that the test must be able to detect. If "
-            "there are too few tasks to detect the gain, nothing is decided."
+            "there are too few tasks to detect the gain, the outcome is 'cannot decide'."
         ),
     )
     regression_margin: float = Field(
@@ -33,8 +33,8 @@ class PromotionPolicy(Options):
         ge=0,
         le=1,
         description=(
-            "Largest accepted worsening, as a share, of call recall, of over-call, of each "
-            "capability and of the tasks done."
+            "Share by which call recall, over-call, each capability and the tasks done may get "
+            "worse."
         ),
     )
     loss_margin: float = Field(
@@ -76,9 +76,9 @@ class PromotionPolicy(Options):
         default=20,
         ge=2,
         description=(
-            "Number of tasks in the split select that are newer than the "
-            "champion. From this number on, a gain must also hold on the newer "
-            "tasks alone."
+            "Smallest number of newer tasks with which a gain must also hold on the newer tasks "
+            "alone. A task of the split select is newer if all its sessions began after the "
+            "champion was trained."
         ),
     )
 

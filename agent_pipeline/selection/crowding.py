@@ -67,7 +67,7 @@ class CrowdingOptions(Options):
         le=1,
         description=(
             "Largest share of the rows that a group of near-duplicates may have. "
-            "Rows that look planted are such a group: copies of rows with an "
+            "Rows that look planted form a group, too: copies of rows with an "
             "added phrase, or rows in which users write one unusual phrase. Two "
             "rows, and twice the size of the median group, are always kept. 1 "
             "keeps all rows."

@@ -69,7 +69,7 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "repair",
         ("drop_session", "repair"),
         "a message of the assistant that a token limit, a filter or the user cut off; repair "
-        "gives the message weight 0, so it is not trained",
+        "gives the message weight 0, so the model is not trained on it",
     ),
     "invalid_context": DamageKind(
         "drop_session",

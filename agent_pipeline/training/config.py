@@ -354,7 +354,8 @@ class FurtherTraining(Training):
         default=16,
         ge=0,
         description=(
-            "Number of turns per kind of decision in such a measurement. 0 never stops training."
+            "Number of turns per kind of decision in each measurement of stop_steps. 0 means that "
+            "training never stops early."
         ),
     )
 
