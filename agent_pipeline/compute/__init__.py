@@ -1,1 +1,1 @@
-"""Heavy tasks, their parameters, the cache of their artifacts, and where they run."""
+"""Heavy tasks: their parameters, the cache of their artifacts, and the places where they run."""

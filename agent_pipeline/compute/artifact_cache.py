@@ -1,4 +1,4 @@
-"""Complete artifacts in the lake: found by their identity, or built under a lock.
+"""The cache of complete artifacts in the lake: find an artifact by its identity, or build it.
 
 How the lake stores an artifact stands in `storage.artifacts`, and what an artifact contains in the
 task that builds it.
@@ -26,21 +26,22 @@ from agent_pipeline.training.chain import name_adapter_asset
 from agent_pipeline.training.report import SkippedReport, TrainingReport, read_training_report
 
 MODELS = ("torch", "transformers", "peft")
-"""The libraries that decide what a model generates."""
+"""Libraries that determine which text a model generates."""
 
 ROW_NAMES = ("row_id", "session_id", "content_sha256")
-"""The columns that `name_rows` reads."""
+"""Columns that `name_rows` reads."""
 
 MadeFrom = dict[str, Any]
-"""What an artifact was made from. Its hash is the artifact's identity."""
+"""The inputs that an artifact is made from. Their hash is the artifact's identity."""
 
 WriteArtifact = Callable[[Path], dict[str, Any]]
-"""Writes an artifact's files into a folder, and returns the report that joins the manifest."""
+"""A function that writes an artifact's files into a folder. It returns the report for the manifest.
+"""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to build: an asset, what it is made from, and the function that writes it.
+    """The recipe of an artifact: its asset, its inputs, and the function that writes its files.
 
     Attributes:
         asset: The asset that the artifact belongs to.
@@ -56,7 +57,7 @@ class Recipe:
 
 
 def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> BuiltResult:
-    """Return the artifact of a recipe: found in the lake, or written now.
+    """Return the artifact of a recipe, either from the lake or newly built.
 
     The identity is the hash of `recipe.made_from`, the task's version and its libraries. An
     existing artifact is reused, unless the run asks for a fresh one and did not write it itself. If
@@ -110,7 +111,7 @@ def build_further_step(
     write: Callable[[Path], TrainingReport],
     verdicts: VerdictCounts,
 ) -> BuiltResult:
-    """Return the adapter of a step after supervised fine-tuning.
+    """Build the adapter of a training step after supervised fine-tuning, or find it in the lake.
 
     If nothing can be trained, the artifact contains no weights, and its report gives the reason.
     The report counts the verdicts of all steps of the chain, because an adapter keeps what it
@@ -152,7 +153,7 @@ def build_further_step(
 
 
 def _find_reusable(lake: Lake, params: TaskParams, asset: str, identity: str) -> Artifact | None:
-    """Return the artifact if it exists, is undamaged, and is fresh enough for the run."""
+    """Return the artifact if it exists, is undamaged, and is recent enough for the run."""
     artifact = lake.find(asset, params.key, identity)
     if artifact is None:
         return None
@@ -162,7 +163,7 @@ def _find_reusable(lake: Lake, params: TaskParams, asset: str, identity: str) ->
 
 
 def _begin(folder: Path, params: TaskParams, identity: str, made_from: MadeFrom) -> None:
-    """Prepare the folder of a new artifact, and name its sessions for `forget`.
+    """Prepare the folder of a new artifact, and record its sessions there for `forget`.
 
     A folder that an earlier try of the same run left is kept, so that a training run can resume.
     """
@@ -181,5 +182,5 @@ def _begin(folder: Path, params: TaskParams, identity: str, made_from: MadeFrom)
 
 
 def _describe(artifact: Artifact, reused: bool) -> BuiltResult:
-    """Return an artifact as a task's result."""
+    """Describe an artifact as the result of a task."""
     return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}

@@ -26,7 +26,7 @@ LOSSES_FILE = "losses.json"
 
 @task(2, EmbeddingParams, MODELS)
 def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
-    """Score each training row with the base model, and keep the scores as an artifact.
+    """Compute the base model's loss on each training row, and keep the losses as an artifact.
 
     The artifact is called `row_losses`.
 
@@ -73,7 +73,7 @@ def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
 
 @task(2, EmbeddingParams, MODELS)
 def embed(params: EmbeddingParams, progress: Progress = silent) -> Result:
-    """Embed the conversations of the training rows, and keep the vectors in the lake.
+    """Compute the embeddings of the training rows' conversations, and keep the vectors in the lake.
 
     Returns:
         The origin of the vectors in the lake, and how many of them are new.
@@ -94,7 +94,7 @@ def embed(params: EmbeddingParams, progress: Progress = silent) -> Result:
 def method_coreset(
     params: RowsParams, by: Task[Any], config: dict[str, Any], progress: Progress
 ) -> Artifact:
-    """Return the coreset that a compared method trains on.
+    """Return the coreset on which a compared method trains.
 
     The report's `seconds` include the time that the losses took.
 

@@ -1,4 +1,4 @@
-"""The parameters of the heavy tasks, and what every task opens with them.
+"""The parameters of the heavy tasks, and functions that open the lake and the models for a task.
 
 Parameters cross a process boundary as JSON: an asset sends them, and the worker decodes them. An
 unknown name is an error there, and so is a missing name. Whatever decides the result of a task has
@@ -25,13 +25,13 @@ from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.config import Step
 
 OptionValues = dict[str, Any]
-"""Values of a group of options (`config.assets`), which validates them when it is created."""
+"""Values for a group of options (`config.assets`), which checks them when it is created."""
 
 OtherParams = TypeVar("OtherParams", bound="TaskParams")
 
 
 class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What every task needs.
+    """The parameters that every task needs.
 
     Attributes:
         partition: The agent's partition, as `project/agent`.
@@ -63,20 +63,20 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> PartitionKey:
-        """The agent's partition."""
+        """The key of the agent's partition."""
         return parse_key(self.partition)
 
     def open_lake(self) -> Lake:
-        """Return the lake of the process that asked for the task."""
+        """Open the lake of the process that requested the task."""
         return Lake(self.lake, Path(self.cache), self.lake_options)
 
     def for_task(self, params_type: type[OtherParams], **values: object) -> OtherParams:
-        """Return the parameters of another task: those that every task needs, and `values`."""
+        """Return the parameters of another task: the common parameters and `values`."""
         common = {name: getattr(self, name) for name in TaskParams.__struct_fields__}
         return params_type(**(common | values))
 
     def open_base(self, base_model: str, base_revision: str) -> BaseModel:
-        """Return a base model, downloaded if necessary.
+        """Return a base model, and download it if necessary.
 
         Raises:
             ModelError: the model does not exist, or cannot be used.
@@ -85,7 +85,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return resolve_base_model(base_model, cache, self.trust_remote_code, base_revision)
 
     def base_of(self, adapter: Artifact) -> BaseModel:
-        """Return the base model of an adapter, at the revision that the adapter was trained on."""
+        """Return the base model of an adapter, at the revision on which the adapter was trained."""
         made_from = adapter.manifest["made_from"]
         return self.open_base(made_from["base_model"], made_from["base_revision"])
 
@@ -105,7 +105,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return lake.verify(artifact)
 
     def shown_to_models(self, rows: Iterable[DatasetRow]) -> list[DatasetRow]:
-        """Return rows as models see them.
+        """Return rows in the form in which models see them.
 
         If the settings want it, made-up values replace the pseudonyms.
         """
@@ -113,14 +113,14 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ArtifactReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The name of an artifact of the partition: its asset and its identity."""
+    """A reference to an artifact of the partition: its asset and its identity."""
 
     asset: str
     identity: str
 
 
 class RowsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a task about training rows.
+    """The parameters of a task that uses training rows.
 
     Attributes:
         mix: Whether the rows are those of `multi_task_dataset` instead of the agent's own.
@@ -129,14 +129,14 @@ class RowsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     mix: bool
 
     def training_rows(self, columns: Sequence[str] = ()) -> Iterator[DatasetRow]:
-        """Return the rows of the split `train`; with `columns`, only these columns."""
+        """Return the rows of the split `train`, with all columns or only with `columns`."""
         if self.mix:
             return read_dataset_rows(self.open_lake(), None, dataset=MIXED_TABLE, columns=columns)
         return read_dataset_rows(self.open_lake(), self.key, columns=columns)
 
 
 class EmbeddingParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the tasks `losses` and `embed`.
+    """The parameters of the tasks `losses` and `embed`.
 
     Attributes:
         base_model: The model that scores or embeds the rows.
@@ -150,7 +150,7 @@ class EmbeddingParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class TrainParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `train`: supervised fine-tuning.
+    """The parameters of the task `train`, which runs supervised fine-tuning.
 
     Attributes:
         base_model: The model to start from.
@@ -170,7 +170,7 @@ class TrainParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class FurtherStepParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the tasks `prefer` and `on_policy`: a step after supervised fine-tuning.
+    """The parameters of `prefer` and `on_policy`, the tasks after supervised fine-tuning.
 
     Attributes:
         method: The step, such as `dpo`.
@@ -188,14 +188,14 @@ class FurtherStepParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class EvaluateParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `evaluate`: an adapter and the options of `evaluation`."""
+    """The parameters of the task `evaluate`: an adapter, and the options of `evaluation`."""
 
     adapter: ArtifactReference
     config: OptionValues
 
 
 class ExportParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `export`: an adapter, its evaluation, and the export's options."""
+    """The parameters of the task `export`: an adapter, its evaluation, and the export options."""
 
     adapter: ArtifactReference
     evaluation: ArtifactReference
@@ -203,7 +203,7 @@ class ExportParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `episodes`.
+    """The parameters of the task `episodes`.
 
     Attributes:
         adapter: The adapter that was exported, or that plays itself.
@@ -223,7 +223,7 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `canaries`, which asks the sanity questions.
+    """The parameters of the task `canaries`, which asks the sanity questions.
 
     Attributes:
         adapter: The adapter that answers, next to its base model.
@@ -239,7 +239,7 @@ class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
-    """The candidate's episodes, which the champion plays again: what `EpisodesParams` adds."""
+    """The candidate's episodes that the champion plays again, in addition to `EpisodesParams`."""
 
     gguf_export: ArtifactReference | None
     world: str
@@ -249,7 +249,7 @@ class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `compare`, which measures a candidate and the champion alike.
+    """Parameters of the task `compare`, which measures the candidate and the champion equally.
 
     Attributes:
         candidate: The adapter that may replace the champion; None if there is none to measure.
@@ -273,7 +273,7 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
 
 def common_values(settings: Settings, key: PartitionKey) -> dict[str, JsonValue]:
-    """Return the values of `TaskParams` that the settings decide.
+    """Return the parameters of `TaskParams` that the settings determine.
 
     No value is a path of this machine but the lake's address, because the worker may run elsewhere.
     """
@@ -289,7 +289,7 @@ def common_values(settings: Settings, key: PartitionKey) -> dict[str, JsonValue]
 
 
 def on_this_machine(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return parameters with the paths of this machine: the cache, and a checkout of llama.cpp.
+    """Return the parameters with paths on this machine: the cache, and a checkout of llama.cpp.
 
     Raises:
         SettingsError: a setting of this machine is wrong.
@@ -299,5 +299,5 @@ def on_this_machine(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def common_params(settings: Settings, key: PartitionKey) -> TaskParams:
-    """Return the parameters that every task needs, for work in this process."""
+    """Return the parameters that every task needs, for a task in the current process."""
     return msgspec.convert(on_this_machine(common_values(settings, key)), TaskParams)

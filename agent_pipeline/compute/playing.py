@@ -1,4 +1,4 @@
-"""Opening models as players, choosing the tasks to play, and playing them.
+"""Playing of tasks: open models as players, choose the tasks, and play them.
 
 How an episode runs stands in `evaluation.episodes`, and what its report contains in
 `reports.episode_report`.
@@ -33,8 +33,8 @@ from agent_pipeline.sessions.session import Message, hash_json
 
 Played = tuple[EpisodeReport, dict[str, list[Episode]]]
 OpenedPlayer = AbstractContextManager[Player | list[Player]]
-"""A model to play. One player answers many conversations at once; each of several players plays one
-episode after another.
+"""A model that can play. There is either one player that answers many conversations at once, or
+several players that play one episode at a time.
 """
 
 
@@ -47,7 +47,7 @@ def tasks_to_play(
     like: str = "",
     in_store: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return the tasks to play: held-out tasks, and then fresh tasks that no session has.
+    """Return the tasks to play: first held-out tasks, then fresh tasks that are in no session.
 
     Each task is the value that the world's `reset` gets.
 
@@ -87,7 +87,7 @@ def play_all(
     trials: int,
     progress: Progress = silent,
 ) -> Played:
-    """Let each player play the tasks, and return the report and the episodes by player.
+    """Let each player play the tasks, and return the report and the episodes, by player.
 
     The recorded agent plays the tasks for which `recorded` has a session. Models are opened one
     after the other, because two models in memory would share cores and memory.
@@ -133,7 +133,7 @@ def play_all(
 
 
 def _count_episodes_of(name: str, progress: Progress) -> Progress:
-    """Return a progress callback that names the player."""
+    """Return a progress callback that mentions the player's name."""
 
     def report(done: int, total: int, text: str) -> None:
         progress(done, total, f"{text} by the {name}")
@@ -145,7 +145,7 @@ def _count_episodes_of(name: str, progress: Progress) -> Progress:
 def gguf_player(
     form: Form, max_new_tokens: int, max_length: int, temperature: float
 ) -> Iterator[list[Player]]:
-    """Open an exported model in two servers of llama.cpp.
+    """Open an exported model as a player, in two servers of llama.cpp.
 
     A server remembers the conversation that it read last, so each server plays one episode after
     the other.
@@ -190,7 +190,7 @@ def memory_player(
     max_new_tokens: int,
     max_length: int,
 ) -> Iterator[Player]:
-    """Open the base model in memory, with or without an adapter.
+    """Open the base model in memory as a player, with or without an adapter.
 
     Args:
         base: The base model.

@@ -1,4 +1,4 @@
-"""The registry of heavy tasks: each task's name, its version, its parameters and its libraries.
+"""The registry of heavy tasks: the name, version, parameters and libraries of each task.
 
 The tasks themselves stand in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
 """
@@ -15,11 +15,11 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
 
 Result: TypeAlias = Mapping[str, Any]
-"""What a task returns: JSON, so that it can cross a process boundary."""
+"""The return value of a task, which is JSON so that it can cross a process boundary."""
 
 
 class BuiltResult(TypedDict):
-    """The result of a task that makes an artifact.
+    """The result of a task that builds an artifact.
 
     Attributes:
         identity: The identity of the artifact.
@@ -33,7 +33,7 @@ class BuiltResult(TypedDict):
 
 
 class StepResult(BuiltResult, total=False):
-    """The result of a training step. Only supervised fine-tuning has the further keys.
+    """The result of a training step. Only supervised fine-tuning sets the additional keys.
 
     Attributes:
         rows: The number of new rows.
@@ -55,7 +55,7 @@ Params = TypeVar("Params", bound=TaskParams)
 
 @dataclass(frozen=True)
 class Task(Generic[Params]):
-    """A step of heavy work that runs in the worker process.
+    """A heavy task that runs in the worker process.
 
     Raise `version` if the same input now gives another result. Artifacts of an older version are
     then made again.
@@ -80,7 +80,7 @@ class Task(Generic[Params]):
         progress: Progress = silent,
         **shared: Any,
     ) -> Result:
-        """Run the task in this process.
+        """Run the task in the current process.
 
         Args:
             params: The parameters, or their values by name as they come from another process.
@@ -95,7 +95,7 @@ class Task(Generic[Params]):
         return self.function(params, progress, **shared)
 
     def decode(self, values: Mapping[str, Any]) -> Params:
-        """Return the parameters from their values by name.
+        """Create the task's parameters from their values by name.
 
         Raises:
             SettingsError: a value is missing, unknown or of a wrong type.
@@ -109,7 +109,7 @@ class Task(Generic[Params]):
             ) from error
 
     def origin(self) -> dict[str, Any]:
-        """Return the part of an identity that names the code.
+        """Return the part of an artifact's identity that identifies the code.
 
         It has the task, its version and the versions of its libraries.
         """
@@ -121,7 +121,7 @@ class Task(Generic[Params]):
 
 
 TASKS: dict[str, Task[Any]] = {}
-"""The tasks that this process has imported, by name."""
+"""Tasks that this process has imported, by name."""
 
 
 def task(

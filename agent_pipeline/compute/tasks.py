@@ -194,7 +194,8 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
 
 
 REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}
-"""Options that were removed, with the values that they have now in every identity of an evaluation.
+"""Removed options of the evaluation, with the values that they still have in the identity of an
+evaluation.
 
 An evaluation of an earlier version, which has these values, is therefore reused.
 """
@@ -417,7 +418,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
 
 
 def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Message]]:
-    """Return recorded conversations by task, with made-up values instead of pseudonyms."""
+    """Return recorded conversations by task, with made-up values in place of pseudonyms."""
     return {
         task_key: spoken(messages, task_key, system_of(messages))
         for task_key, messages in recorded.items()
@@ -425,7 +426,7 @@ def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Messa
 
 
 def _fresh_tasks_in_store(task_keys: Iterable[str], fresh_seed: int) -> list[str]:
-    """Return the tasks of the store that were once fresh tasks.
+    """Return the tasks in the store that were generated as fresh tasks before.
 
     The seed of such a task is `fresh_seed` or a later one.
     """
@@ -484,7 +485,7 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
 
 @task(1, CompareParams)
 def compare(params: CompareParams, progress: Progress = silent) -> Result:
-    """Measure a candidate and the champion on the same turns and episodes.
+    """Measure a candidate and the champion on the same turns and the same episodes.
 
     Both answer the turns of the split `select`. The champion also answers those of `test`, and
     plays the candidate's episodes. The candidate answers the sanity questions. With `params.watch`,
@@ -539,6 +540,5 @@ def _base_name(adapter: Artifact) -> str:
 
 
 VERSIONS = {name: registered.version for name, registered in TASKS.items()}
-"""The versions of the tasks of a nightly run, by name. Tasks that are imported later are not in
-it.
+"""Versions of the tasks of a nightly run, by name. Tasks that are imported later are not included.
 """

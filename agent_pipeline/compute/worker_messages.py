@@ -1,4 +1,4 @@
-"""Messages between a run and a worker on another machine, as small files in the lake.
+"""Messages between a run and its worker on another machine, stored as small files in the lake.
 
 The worker writes its log lines and its result. The run writes signs of life, so that the worker
 ends if the run is gone. A worker on the same machine uses Dagster's own files.
@@ -25,18 +25,18 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Lake, put_file, remove
 
 BEAT = 60.0
-"""Seconds between two signs of life of a run."""
+"""Seconds between two signals that a run is alive."""
 PATIENCE = 600.0
-"""Seconds without a sign of life after which the worker ends."""
+"""Seconds without a signal from the run after which the worker ends."""
 AGAIN = 5.0
 """Seconds between two attempts to write a message."""
 ALIVE = "alive"
 MESSAGES = "messages"
-"""The kind of folder under the lake's root."""
+"""Kind of folder, under the lake's root, that contains the messages."""
 
 
 class LetterboxAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a remote worker writes its messages.
+    """The address to which a remote worker writes its messages.
 
     Attributes:
         lake: The address of the lake.
@@ -53,7 +53,7 @@ class LetterboxAddress(msgspec.Struct, frozen=True, kw_only=True):
     launch: str
 
     def open(self) -> "Letterbox":
-        """Return the letterbox at this address."""
+        """Open the letterbox at this address."""
         lake = Lake(self.lake, options=self.lake_options)
         return Letterbox(lake, self.asset, self.partition, self.launch)
 
@@ -69,13 +69,13 @@ class Letterbox:
         self.folder = lake.folder(MESSAGES, asset, parse_key(partition))
 
     def put(self, name: str, text: str) -> None:
-        """Write a file in one step."""
+        """Write a file atomically."""
         with self.lake.fs.staging(self._path(name)) as file:
             file.write_text(text, encoding="utf-8")
             put_file(file, self._path(name))
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file.
+        """Return the text in a file of the letterbox.
 
         Return None if the file does not exist, or if the lake cannot be reached now.
         """
@@ -89,7 +89,7 @@ class Letterbox:
             return None
 
     def clear(self) -> None:
-        """Remove the files, and those that killed runs of this partition left."""
+        """Remove the message files, including the files that killed runs of this partition left."""
         for path in self.lake.fs.files(self.folder):
             remove(path)
 
@@ -98,7 +98,7 @@ class Letterbox:
 
 
 def writer(params: PipesParams) -> PipesMessageWriter[Any] | None:
-    """Return what writes the worker's messages into the lake, and watch the run's signs of life.
+    """Return a writer of the worker's messages into the lake, and watch that the run is alive.
 
     Return None if the run reads the messages from a file of this machine.
     """
@@ -132,13 +132,13 @@ def until_silent(
 
 
 def _leave() -> None:
-    """End the process at once."""
+    """End the process immediately, without cleanup."""
     print("The run that started this worker has ended, so the worker ends too.", flush=True)
     os._exit(1)
 
 
 class _Writer(PipesBlobStoreMessageWriter["_Channel"]):
-    """Dagster's message writer with files of the lake."""
+    """Dagster's message writer, which here writes files into the lake."""
 
     def __init__(self, box: Letterbox) -> None:
         super().__init__(interval=2)
@@ -149,7 +149,7 @@ class _Writer(PipesBlobStoreMessageWriter["_Channel"]):
 
 
 class _Channel(PipesBlobStoreMessageWriterChannel):
-    """The channel of `_Writer`, which repeats a write until it succeeds."""
+    """The message channel of `_Writer`, which repeats a write until it succeeds."""
 
     def __init__(self, box: Letterbox, interval: float) -> None:
         super().__init__(interval=interval)

@@ -1,4 +1,4 @@
-"""The dataset forms of curated sessions: SFT rows, preference pairs, KTO rows, ShareGPT.
+"""Datasets that are made from curated sessions: SFT rows, preference pairs, KTO rows and ShareGPT.
 
 The permanent split by task, the tables' schemas and the published files belong here. The choice of
 the rows to train on belongs to `selection`.

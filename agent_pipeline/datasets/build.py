@@ -1,4 +1,4 @@
-"""Building of a dataset in the lake: its rows are staged, checked, committed and published.
+"""Building of a dataset in the lake: stage its rows, check and commit the table, and publish files.
 
 A table replaces the last one only after a check that each row is in a single split. Files are
 published only after the table is committed. Making rows from sessions belongs to `sft`,
@@ -69,7 +69,8 @@ StoredRow = dict[str, Any]
 """A stored row of a dataset's table, for the preview."""
 
 FindOverlaps = Callable[[pq.ParquetFile], dict[str, list[str]]]
-"""Function that returns the items of a staged table that are in more than one split, by kind."""
+"""Function that finds sessions, tasks and texts of a staged table that are in more than one split.
+"""
 
 PREVIEW_ROWS = 5
 
@@ -77,7 +78,9 @@ DEFAULT_FILES = FileOptions()
 
 
 class SplitError(DataError):
-    """Raised if something is in more than one split. The last table stays in place.
+    """Raised if a session, a task or a text is in more than one split.
+
+    The last table stays in place.
 
     Attributes:
         asset: The dataset that was not replaced.
@@ -149,7 +152,7 @@ _SHAREGPT = DatasetKind(
 
 @dataclass
 class BuiltDataset:
-    """A committed dataset, with facts about it for people.
+    """A committed dataset, with facts about it for users.
 
     Attributes:
         kind: The kind of dataset.
@@ -264,7 +267,7 @@ def _split_off(
     staged: "StagedRows",
     splits: Sequence[Split],
 ) -> "StagedRows":
-    """Stage the rows of some splits of a staged table as a separate table."""
+    """Copy the rows of some splits of a staged table into a separate staged table."""
     with pq.ParquetFile(staged.table.file) as file:
         return stage_batches(lake, key, kind, filter_splits(read_batches(file), splits))
 
@@ -370,7 +373,7 @@ def build_sharegpt(
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Facts for the card of a dataset that its rows do not show.
+    """Facts on a dataset's card that cannot be derived from the dataset's rows.
 
     Attributes:
         counts: Counts of the sessions by outcome. They are complete after all rows have been read.
@@ -443,7 +446,7 @@ class StagedRows:
 def stage_rows(
     lake: Lake, key: PartitionKey | None, kind: DatasetKind, rows: Iterable[Mapping[str, object]]
 ) -> StagedRows:
-    """Stage rows as a table.
+    """Stage dataset rows as a table.
 
     Memory holds one batch at a time.
     """
@@ -479,7 +482,7 @@ def stage_batches(
 def check_splits(
     staged: StagedRows, find_more_overlaps: FindOverlaps | None = None
 ) -> dict[str, list[str]]:
-    """Check that nothing in a staged table is in more than one split.
+    """Check that no session, task or text of a staged table is in more than one split.
 
     If the check fails, the staged table is deleted.
 
@@ -500,7 +503,7 @@ def check_splits(
 
 
 def _describe_table(staged: StagedRows, overlaps: dict[str, list[str]]) -> BuiltDataset:
-    """Return a committed table as a dataset without files."""
+    """Describe a committed table as a dataset without published files."""
     return BuiltDataset(
         kind=staged.kind,
         table=staged.table,
@@ -611,7 +614,7 @@ def find_row_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
 
 
 def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Yield one row of `_OVERLAP_COLUMNS` for every session of every row of a table."""
+    """Yield one row with `_OVERLAP_COLUMNS` for each session that a table row was made from."""
     for row in to_rows(read_batches(file), raw=True):
         for column in _SESSION_COLUMNS:
             if column in row:
@@ -633,7 +636,7 @@ def _name_session(row: Mapping[str, object], column: str) -> str:
 
 
 def _hash_texts(row: Mapping[str, object]) -> bytes:
-    """Return the sha256 of a row's JSON columns.
+    """Return the sha256 of the JSON columns of a row.
 
     The hash of the session is not enough, because two different sessions may have equal rows after
     messages at the end were cut off.

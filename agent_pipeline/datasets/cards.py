@@ -42,7 +42,7 @@ has a place for them.
 
 
 class Publication(msgspec.Struct, kw_only=True):
-    """A record of how a dataset is published, with everything that its files depend on.
+    """A record of how a dataset is published, with all facts on which its files depend.
 
     Attributes:
         asset: The dataset's asset.
@@ -74,18 +74,18 @@ class Publication(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> PartitionKey | None:
-        """The dataset's partition as a key, or None."""
+        """The partition key of the dataset, or None."""
         return parse_key(self.partition) if self.partition else None
 
     @property
     def title(self) -> str:
-        """The title of the card."""
+        """The title of the dataset card."""
         return f"{self.partition} {self.asset}" if self.partition else self.asset
 
 
 @dataclass(frozen=True)
 class SplitLine:
-    """A line in the card's table of splits.
+    """A line in the dataset card's table of splits.
 
     `tasks` is a dash if the form has no task column.
     """
@@ -137,7 +137,7 @@ def render_card(lake: Lake, publication: Publication, split_lines: Sequence[Spli
 
 
 def _write_sections(lake: Lake, publication: Publication) -> list[tuple[str, str]]:
-    """Return the headings and texts of the sections below the table of splits."""
+    """Return the headings and texts of the card sections that follow the table of splits."""
     columns = ["source", "tools_origin", "drop_reason", "created_at"]
     sessions = pa.concat_tables(
         lake.open("curated_sessions", parse_key(agent)).read(columns)
@@ -195,7 +195,7 @@ def _describe_licence(license_name: str) -> str:
 
 
 def _find_size_category(row_count: int) -> str:
-    """Return the hub's size category for a number of rows."""
+    """Return the Hugging Face hub's size category for a number of rows."""
     categories = {
         1000: "n<1K",
         10_000: "1K<n<10K",

@@ -1,4 +1,4 @@
-"""Comparison of two conversations: their common beginning, and the rest of each.
+"""Comparison of two conversations: their common beginning, and the rest of each conversation.
 
 Only messages are compared here. `preferences` decides which conversations are compared.
 """
@@ -33,7 +33,7 @@ class SplitPair:
 
 
 def cut_after_last_answer(messages: list[Message]) -> list[Message]:
-    """Return the messages up to the agent's last message, whether it is trained or not.
+    """Return the messages of a conversation up to the agent's last message, trained or not.
 
     A verdict is about all of the agent's messages.
     """
@@ -64,7 +64,7 @@ def hash_answers(messages: list[Message]) -> bytes:
 
 
 def find_equal_answers(chosen: bytes, rejected: bytes) -> str | None:
-    """Return the reason why two conversations cannot be a pair, or `None`.
+    """Return the reason why two conversations cannot form a preference pair, or `None`.
 
     The arguments are results of `hash_answers`.
     """
@@ -110,7 +110,7 @@ def measure_answers(messages: list[Message]) -> int:
 
 
 def normalize_calls(messages: list[Message]) -> list[Message]:
-    """Return a copy in which two runs with the same actions look the same.
+    """Return a copy of a conversation in which runs with the same actions have the same tool calls.
 
     Every run has its own call ids, so they are replaced by numbers in order (`call_1`, …).
     Arguments become canonical JSON.

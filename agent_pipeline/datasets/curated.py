@@ -49,13 +49,13 @@ from agent_pipeline.storage.lake import Lake
 CURATED_TABLE = "curated_sessions"
 
 StoredRow = dict[str, Any]
-"""A row of `curated_sessions` with some of its columns. JSON columns are `msgspec.Raw`."""
+"""A row of `curated_sessions` with some of its columns. Its JSON columns are `msgspec.Raw`."""
 
 ReadRow = Callable[[int], StoredRow]
 """Function that reads a row by its index."""
 
 SelectRows = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Function that returns which rows of a batch are wanted."""
+"""Function that returns the indices of the wanted rows in a batch."""
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
 
@@ -107,7 +107,7 @@ class CuratedSessions:
     def open(
         cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False
     ) -> "CuratedSessions":
-        """Open the curated sessions of a partition, and record their tasks in the ledger.
+        """Open the curated sessions of a partition, and record their tasks in the split ledger.
 
         Some sessions have tasks that neither the source nor a setting names. If the requests of
         such sessions are nearly the same, the sessions count as trials of one task, and their tasks
@@ -170,7 +170,7 @@ class CuratedSessions:
                 yield trials
 
     def add_judges(self, rows: Iterable[_Row]) -> Iterator[_Row]:
-        """Yield rows with the judges of their sessions added.
+        """Yield rows, each with the judges of its session added.
 
         The judge is `verdict_by`, and for the rejected session of a pair `rejected_verdict_by`.
         """
@@ -188,7 +188,7 @@ class CuratedSessions:
         return _make_session(_drop_error_marks(read_row(row_index)), self.thoughts)
 
     def _read_by_id(self, select: SelectRows) -> Iterator[StoredRow]:
-        """Yield the selected rows, ordered by session id, without error marks."""
+        """Yield the selected rows without error marks, ordered by session id."""
         if self.is_sorted:
             for row in to_rows(self._read_batches(select), raw=True):
                 yield _drop_error_marks(row)
@@ -235,7 +235,7 @@ def _find_tasks_with_both(examples: pa.Table, counts: Counter[str]) -> pa.Array:
 def _group_unnamed_tasks(
     lake: Lake, key: PartitionKey, root_tasks: dict[str, str]
 ) -> dict[str, str]:
-    """Return the groups of unnamed tasks whose requests are nearly the same."""
+    """Return the groups of unnamed tasks that have nearly the same requests."""
     file = lake.open(CURATED_TABLE, key)
 
     def read_requests() -> Iterator[tuple[str, str]]:
@@ -250,7 +250,7 @@ def _group_unnamed_tasks(
 
 
 def _drop_error_marks(row: StoredRow) -> StoredRow:
-    """Return a row without error marks, which datasets do not have."""
+    """Return a row without error marks, because datasets do not contain error marks."""
     if _ERROR_MARK not in bytes(row["messages"]):
         return row
     messages = drop_error_marks(msgspec.json.decode(row["messages"]))
@@ -258,7 +258,7 @@ def _drop_error_marks(row: StoredRow) -> StoredRow:
 
 
 def _make_session(row: StoredRow, thoughts: bool) -> Session:
-    """Return the session of a row, with the score of its verdict.
+    """Return the session that a row contains, with the score of its verdict.
 
     The score of the verdict is used so that no score of the source overrules a person in a pair.
 
@@ -274,7 +274,7 @@ def _make_session(row: StoredRow, thoughts: bool) -> Session:
 
 
 def _read_short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
-    """Return short columns of all sessions."""
+    """Return the columns with short values for all sessions."""
     return pa.Table.from_batches(
         read_batches(lake.open(CURATED_TABLE, key, CURATED), columns),
         pa.schema([CURATED.field(name) for name in columns]),
@@ -282,7 +282,7 @@ def _read_short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa
 
 
 def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
-    """Return a table or batch with the tasks of root sessions.
+    """Give every session in a table or batch the task of its root session.
 
     Forks and side chains get the tasks of their root sessions.
     """
@@ -299,7 +299,7 @@ def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
 
 
 def _is_example(table: pa.Table | pa.RecordBatch) -> Any:
-    """Return which rows of a table or batch are good or bad examples."""
+    """Return which rows of a table or batch are good or bad examples, as flags."""
     neither = make_column([SessionUse.NEITHER.value], CURATED.field("use"))
     return pc.invert(pc.is_in(table["use"], neither))
 

@@ -1,4 +1,4 @@
-"""The forms in which SFT rows leave the lake.
+"""The formats in which SFT rows can be exported from the lake.
 
 The forms are the rows themselves, OpenAI's fine-tuning file, and prompt and completion. Writing the
 files belongs to `publishing`.
@@ -24,17 +24,17 @@ Format = Literal["conversational", "openai", "prompt_completion", "prompt_comple
 NO_ANSWER = "rows_without_an_answer"
 REFUSED_NAME = "rows_with_a_name_that_openai_refuses"
 NO_FORM_REASONS = (NO_ANSWER, REFUSED_NAME)
-"""Reasons why a row cannot have a form."""
+"""Reasons why a row cannot be converted into an export format."""
 
 FormattedRow = dict[str, Any]
-"""A row in one of the forms. Its columns are those of `RowForm.make_schema`."""
+"""A row in one of the export formats, with the columns of `RowForm.make_schema`."""
 
 _OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """A form of SFT rows, with a function that converts rows into it.
+    """An export format for SFT rows, with the function that converts rows into it.
 
     Attributes:
         make_schema: Returns the columns of the form for a table with the columns of `SFT`.
@@ -48,7 +48,7 @@ class RowForm:
 def convert_rows(
     rows: Iterable[Mapping[str, object]], name: str, counts: Counter[str] | None = None
 ) -> Iterator[FormattedRow]:
-    """Yield the SFT rows that can have a form, in that form.
+    """Convert SFT rows into an export format, and yield the rows that can be converted.
 
     Args:
         rows: Rows of `SFT` with decoded JSON columns.
@@ -71,7 +71,7 @@ def _keep_row(row: Mapping[str, object]) -> FormattedRow | str:
 
 
 def _to_openai(row: Mapping[str, Any]) -> FormattedRow | str:
-    """Return a row for OpenAI's fine-tuning file.
+    """Convert an SFT row into a row of OpenAI's fine-tuning file.
 
     The file has no other keys, no thoughts and no empty tools. OpenAI refuses a whole file for one
     invalid tool name. A row that calls a tool with such a name cannot have this form. In other
@@ -96,7 +96,7 @@ def _wrap_function(tool: Tool) -> Tool:
 
 
 def _to_prompt_completion(row: Mapping[str, Any]) -> FormattedRow | str:
-    """Return a row whose prompt and completion are messages."""
+    """Convert an SFT row into a row whose prompt and completion are lists of messages."""
     messages = [drop_keys(message, "weight") for message in row["messages"]]
     ends_with_answer = messages[-1]["content"] and not messages[-1].get("tool_calls")
     if not ends_with_answer or not any(message["role"] == "user" for message in messages):
@@ -106,7 +106,7 @@ def _to_prompt_completion(row: Mapping[str, Any]) -> FormattedRow | str:
 
 
 def _to_texts(row: Mapping[str, object]) -> FormattedRow | str:
-    """Return a row whose prompt and completion are texts."""
+    """Convert an SFT row into a row whose prompt and completion are texts."""
     converted = _to_prompt_completion(row)
     if isinstance(converted, str):
         return converted
@@ -135,7 +135,7 @@ def _make_text_columns(table: pa.Schema) -> pa.Schema:
 
 
 def _replace_messages(table: pa.Schema, column_type: pa.DataType) -> pa.Schema:
-    """Return the columns of a table, with a prompt and a completion instead of the messages."""
+    """Return the columns of a table with a prompt and a completion in place of the messages."""
     columns: list[pa.Field] = []
     for column in table:
         if column.name == "messages":
@@ -152,4 +152,4 @@ FORMS: dict[str, RowForm] = {
     "prompt_completion": RowForm(_make_text_columns, _to_texts),
     "prompt_completion_messages": RowForm(_make_message_columns, _to_prompt_completion),
 }
-"""Forms by name, one for each `Format`."""
+"""Export formats by name, one for each `Format`."""

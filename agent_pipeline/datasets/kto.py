@@ -33,7 +33,7 @@ KTO = pa.schema(
         ),
     ]
 )
-"""Columns of `kto_dataset`."""
+"""Columns of the table `kto_dataset`."""
 
 
 class KtoRow(LineageRow):
@@ -52,7 +52,7 @@ def make_kto_rows(
     paired_ids: Collection[str] = (),
     counts: Counter[str] | None = None,
 ) -> Iterator[KtoRow]:
-    """Yield rows of `KTO`, one at a time.
+    """Yield the rows of `kto_dataset`, one at a time.
 
     Args:
         labelled_sessions: Pairs of a session and its label, true if the session is good.

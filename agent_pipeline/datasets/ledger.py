@@ -1,4 +1,4 @@
-"""The ledger of each task's split, so that a task always keeps its first split.
+"""The ledger that records the split of each task, so that a task always keeps its first split.
 
 The ledger is a small table in the lake, one per partition. It keeps a task in its split even if the
 settings or the store change. A task that is not in the ledger gets its split by hash and is
@@ -26,7 +26,7 @@ from agent_pipeline.storage.lake import Lake
 
 LEDGER_TABLE = "split_ledger"
 LEDGER = pa.schema([column for column in LINEAGE_COLUMNS if column.name in ("task_key", "split")])
-"""Columns of the ledger."""
+"""Columns of the split ledger."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Ledger:
 
     @classmethod
     def from_splits(cls, sizes: SplitSizes, splits_by_task: Mapping[str, Split]) -> "Ledger":
-        """Return a ledger in which the given splits are recorded."""
+        """Create a ledger that records the given splits."""
         rows = [
             {"task_key": task_key, "split": split}
             for task_key, split in sorted(splits_by_task.items())
@@ -51,7 +51,10 @@ class Ledger:
         return cls(sizes, pa.Table.from_pylist(rows, LEDGER))
 
     def find_split(self, task_key: str) -> Split:
-        """Return the recorded split of a task, or the split by hash if the task is new."""
+        """Return the recorded split of a task.
+
+        If the task is new, return the split that follows from its hash.
+        """
         task_keys, splits = self._columns
         row_index = bisect_left(task_keys, task_key, key=str)
         if row_index < len(task_keys) and task_keys[row_index].as_py() == task_key:
@@ -145,7 +148,7 @@ def record_tasks(
 
 
 def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str], Split]:
-    """Return a function that determines the split of a new task.
+    """Return a function that determines the split of a new task from its group.
 
     If the recorded tasks of a group are in several splits, the group's new tasks go into the split
     that is held out least.
@@ -168,7 +171,7 @@ def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str]
 def remove_tasks(
     lake: Lake, key: PartitionKey, removed: Set[str], new_names: Mapping[str, str]
 ) -> int:
-    """Remove tasks from the ledger, and rename other tasks.
+    """Remove some tasks from the ledger, and rename other tasks.
 
     A renamed task keeps its split.
 

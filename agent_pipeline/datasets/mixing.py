@@ -1,4 +1,4 @@
-"""Mixing of several tasks' data in exact proportions (AgentTuning, Zeng et al. 2023).
+"""Mixing the data of several tasks in exact proportions (AgentTuning, Zeng et al. 2023).
 
 The number of samples per task is computed by largest remainders over exact fractions. If a task has
 too few samples, the other tasks provide more, by their weights, and the shortfall is reported. No
@@ -24,7 +24,7 @@ _Key = TypeVar("_Key", str, int)
 
 
 class TaskSample(msgspec.Struct, frozen=True):
-    """A sample of a task.
+    """A training sample of a task.
 
     `source` names the origin of the sample.
     """
@@ -161,7 +161,7 @@ class MultiTaskMixer:
         return [sample for _, sample in chosen]
 
     def get_task_distribution(self, samples: Sequence[TaskSample]) -> dict[str, float]:
-        """Return the share of each task among samples, by name.
+        """Return the share that each task has in a list of samples, by task name.
 
         The result is empty if there are no samples.
         """
@@ -169,7 +169,7 @@ class MultiTaskMixer:
         return {task: counts[task] / len(samples) for task in sorted(counts)}
 
     def _compute_shares(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
-        """Return each task's exact share according to the strategy."""
+        """Return the exact share of each task according to the mixing strategy."""
         self._check_tasks(sizes)
         weights = {task: self._weigh(task, size) for task, size in sizes.items()}
         sum_of_weights = sum(weights.values())
@@ -178,7 +178,7 @@ class MultiTaskMixer:
         return {task: weight / sum_of_weights for task, weight in weights.items()}
 
     def _check_tasks(self, sizes: Mapping[str, int]) -> None:
-        """Check that the weights and the data name the same tasks."""
+        """Check that the task weights and the task data name the same tasks."""
         weights = self.config.task_weights
         if not weights:
             return
@@ -193,7 +193,7 @@ class MultiTaskMixer:
             )
 
     def _weigh(self, task: str, size: int) -> Fraction:
-        """Return the weight of a task according to the strategy."""
+        """Return the weight of a task according to the mixing strategy."""
         weights = self.config.task_weights
         # The text of the weight is exact: 0.2 means a fifth, not the nearest binary number.
         weight = Fraction(str(weights[task])) if weights else Fraction(1)
@@ -211,7 +211,7 @@ class MultiTaskMixer:
 
 
 def _find_largest_total(sizes: Mapping[str, int], shares: Mapping[str, Fraction]) -> int:
-    """Return the largest total for which every task with samples can provide its share."""
+    """Return the largest total for which every task has enough samples for its share."""
     used_shares = {task: share for task, share in shares.items() if share and sizes[task]}
     sum_of_shares = sum(used_shares.values())
     totals = [int(sizes[task] * sum_of_shares / share) for task, share in used_shares.items()]
@@ -219,7 +219,7 @@ def _find_largest_total(sizes: Mapping[str, int], shares: Mapping[str, Fraction]
 
 
 def round_by_largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> dict[_Key, int]:
-    """Return whole numbers close to `total` × share that add up to `total`.
+    """Round the products `total` × share to whole numbers that add up to `total`.
 
     The largest remainders are rounded up. Among equal remainders, the first by name or number is
     rounded up. The sum is 0 if every share is 0.
@@ -236,7 +236,7 @@ def round_by_largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> d
 def _share_out(
     total: int, sizes: Mapping[str, int], shares: Mapping[str, Fraction]
 ) -> dict[str, int]:
-    """Return the number of samples that each task provides.
+    """Return the number of samples that each task contributes.
 
     A task that has fewer samples than its share requires provides all of them, and the other tasks
     share the rest.
@@ -262,7 +262,7 @@ def _share_out(
 def _index_distinct(
     task_datasets: Mapping[str, Sequence[object]],
 ) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
-    """Return each task's distinct samples by content hash, and the number of duplicates.
+    """Return the distinct samples of each task by content hash, and the number of duplicates.
 
     Each content is taken once, for the first task by name.
     """

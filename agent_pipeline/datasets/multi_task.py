@@ -60,14 +60,14 @@ MULTI_TASK = pa.schema(
         ),
     ]
 )
-"""Columns of `SFT`, with the agent of the row.
+"""Columns of `multi_task_dataset`: the columns of `SFT`, and the agent of the row.
 
 The `row_id` is the `row_id` of the agent's own table with `project/agent:` in front.
 """
 
 
 class MultiTaskRow(SftRow):
-    """A row of `MULTI_TASK`."""
+    """A row of `multi_task_dataset`."""
 
     project: str
     agent: str
@@ -84,12 +84,12 @@ _MULTI_TASK = DatasetKind(
 _ID_COLUMNS = ["row_id", "task_key", "split"]
 
 _RANKS: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
-"""Rank of each split. A higher rank means that the split is held out more."""
+"""Rank of each split. A higher rank means that a row must be kept further away from training."""
 
 
 @dataclass(frozen=True)
 class MixCandidate:
-    """The facts about a row that determine whether it is taken.
+    """The facts about an SFT row that determine whether it becomes part of the mix.
 
     Attributes:
         key: The row's agent.
@@ -110,7 +110,7 @@ class MixCandidate:
 
 @dataclass
 class MixedRows:
-    """The rows that were chosen for a mix.
+    """The SFT rows that were chosen for a mix.
 
     Attributes:
         taken: The agent and the row id of each taken row, in the order of the table.
@@ -125,7 +125,7 @@ class MixedRows:
 
 @dataclass(frozen=True)
 class BuiltMix:
-    """A committed mixed dataset.
+    """A committed dataset that mixes the rows of several agents.
 
     Attributes:
         dataset: The dataset.
@@ -212,7 +212,7 @@ def build_multi_task(
 def find_weights(
     keys: Sequence[PartitionKey], weights: Mapping[str, float]
 ) -> dict[PartitionKey, float]:
-    """Return the weight of each agent that has one.
+    """Return the weight of each agent to which the settings give a weight.
 
     An agent's own name takes precedence over patterns. If there is no weight for its name, the
     first matching pattern counts.
@@ -241,7 +241,7 @@ def find_weights(
 
 
 def read_candidates(lake: Lake, key: PartitionKey) -> Iterator[MixCandidate]:
-    """Yield every SFT row of an agent as a candidate.
+    """Yield every SFT row of an agent as a candidate for the mix.
 
     Memory holds one batch of each table at a time.
 
@@ -266,7 +266,7 @@ def _make_candidate(key: PartitionKey, row: Mapping[str, Any]) -> MixCandidate:
 
 
 def _hash_request(messages: Sequence[Message]) -> bytes | None:
-    """Return a hash of the first request, or `None` if there is none.
+    """Return a hash of a row's first request, or `None` if the row does not contain a request.
 
     Case and white space are ignored.
     """
@@ -278,7 +278,7 @@ def _hash_request(messages: Sequence[Message]) -> bytes | None:
 
 
 def find_request_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
-    """Return the rows of a mixed table whose request another agent holds out more."""
+    """Return the rows of a mixed table whose request another agent has in a higher split."""
     columns = [*_ID_COLUMNS, "project", "agent", "messages", "tools"]
     candidates = [
         _make_candidate(PartitionKey(row["project"], row["agent"]), row)
@@ -289,7 +289,7 @@ def find_request_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
 
 
 def find_held_out_more(candidates: Sequence[MixCandidate]) -> dict[str, list[MixCandidate]]:
-    """Return the rows that another agent has in a split that is held out more.
+    """Return the rows that another agent has in a split of higher rank.
 
     Returns:
         The rows by the value that the two agents share: `task_key`, `text` or `request`.
@@ -304,7 +304,7 @@ def find_held_out_more(candidates: Sequence[MixCandidate]) -> dict[str, list[Mix
 def _find_held_out(
     candidates: Sequence[MixCandidate], values: Sequence[Hashable | None]
 ) -> list[MixCandidate]:
-    """Return the rows whose value another agent has in a split that is held out more.
+    """Return the rows whose value another agent has in a split of higher rank.
 
     Args:
         candidates: All rows.
@@ -394,7 +394,7 @@ def choose_rows(
 def read_mixed_rows(
     lake: Lake, taken: Sequence[tuple[PartitionKey, str]]
 ) -> Iterator[dict[str, object]]:
-    """Yield the chosen rows as rows of `MULTI_TASK`, in the given order.
+    """Yield the rows chosen for the mix as rows of `MULTI_TASK`, in the given order.
 
     Each agent's tables are read once, with one batch in memory at a time. Their rows are stored in
     a temporary file until they are yielded.

@@ -1,4 +1,4 @@
-"""Preference pairs: a good and a bad trial of one task, with the same prompt.
+"""Preference pairs: a good and a bad trial of the same task, with the same prompt.
 
 The schema of `preference_dataset` and the pairing of trials belong here. Comparing two
 conversations belongs to `comparison`.
@@ -74,11 +74,11 @@ PREFERENCES = pa.schema(
         ),
     ]
 )
-"""Columns of `preference_dataset`."""
+"""Columns of the table `preference_dataset`."""
 
 
 class PreferenceRow(LineageRow):
-    """A row of `PREFERENCES`."""
+    """A row of `preference_dataset`."""
 
     case_id: str
     rejected_session_id: str
@@ -118,12 +118,12 @@ TRIALS_IN_MEMORY = 64
 """Maximum number of a task's trials whose sessions are held in memory at the same time."""
 
 Trial = Callable[[], Session]
-"""Function that reads a session, which may be on disk until then."""
+"""Function that returns the session of a trial, which may have to be read from disk first."""
 
 
 @dataclass
 class TaskTrials:
-    """The trials of a task: good trials (`good`) and bad trials (`bad`)."""
+    """The good trials (`good`) and the bad trials (`bad`) of one task."""
 
     task_key: str
     good: list[Trial] = field(default_factory=list)
@@ -132,7 +132,7 @@ class TaskTrials:
 
 @dataclass(frozen=True)
 class _OpenedTrial:
-    """The session of a trial, and its messages in a form for comparison."""
+    """The session of a trial that is in memory, and its messages in a form that can be compared."""
 
     session: Session
     messages: list[Message]
@@ -178,18 +178,18 @@ class _PairCandidate:
 
     @property
     def width(self) -> float:
-        """The difference of the two scores, or 1 if a score is missing."""
+        """The difference between the scores of the two trials, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     @property
     def length_difference(self) -> int:
-        """The difference of the two lengths in characters."""
+        """The difference between the lengths of the two trials in characters."""
         return abs(self.chosen.length - self.rejected.length)
 
 
 @dataclass(frozen=True)
 class _ScoreGroup:
-    """Good trials that share one score, and bad trials that share another score.
+    """Good trials that all have the same score, and bad trials that all have the same score.
 
     Both lists are ordered by id.
     """
@@ -200,23 +200,23 @@ class _ScoreGroup:
 
     @property
     def width(self) -> float:
-        """The difference of the two scores, or 1 if a score is missing."""
+        """The difference between the two scores, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     def list_candidates(self) -> Iterator[_PairCandidate]:
-        """Yield every pair of a good and a bad trial."""
+        """Yield every pair of a good trial and a bad trial in the group."""
         for chosen, rejected in product(self.good, self.bad):
             yield _PairCandidate(chosen, rejected, self.margin)
 
     def count_unused(self, used_ids: set[str]) -> int:
-        """Count the pairs in which neither trial is among the used ids."""
+        """Count the pairs in which neither trial has been used in another pair."""
         good_count = sum(summary.session_id not in used_ids for summary in self.good)
         bad_count = sum(summary.session_id not in used_ids for summary in self.bad)
         return good_count * bad_count
 
 
 def _measure_width(margin: float | None) -> float:
-    """Return the difference of two scores.
+    """Return the difference between two scores.
 
     Verdicts without scores count as the largest difference, which is 1.
     """
@@ -230,7 +230,7 @@ def pair_sessions(
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[PreferenceRow]:
-    """Yield the pairs of sessions that are in memory.
+    """Pair good and bad sessions that are in memory, and yield the pairs.
 
     The rows are those of `pair_trials`. The order of the sessions does not matter.
 
@@ -261,7 +261,7 @@ def pair_trials(
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[PreferenceRow]:
-    """Yield rows of `PREFERENCES`, ordered by task, and within a task by the strategy.
+    """Yield rows of `preference_dataset`, ordered by task, and within a task by the strategy.
 
     A row's `margin` is the difference of the two scores. It is `None` if a session has no score;
     the verdicts alone then show which session is better.
@@ -324,7 +324,7 @@ def _open_trial(trial: Trial) -> _OpenedTrial:
 
 
 def find_unfit_reason(session: Session) -> str | None:
-    """Return the reason why a session is neither a good nor a bad example, or `None`.
+    """Return the reason why a session can be neither a good nor a bad example, or `None`.
 
     The reason applies whatever the verdict is.
     """
@@ -361,7 +361,7 @@ def _group_by_prompt(
 
 
 def _hash_prompt(session: Session) -> str:
-    """Return a hash of the tools and of all messages before the agent answers the request.
+    """Return a hash of the tools and of all messages before the agent answers the first request.
 
     If the user greets first, the request comes after the agent's greeting. Otherwise, any two
     sessions that begin with "Hi" would have the same prompt.
@@ -376,7 +376,7 @@ def _hash_prompt(session: Session) -> str:
 def _count_missing_partners(
     trials: TaskTrials, prompts: list[_SamePrompt], counts: Counter[str]
 ) -> None:
-    """Count the trials without a possible partner of the other verdict."""
+    """Count the trials for which no trial with the opposite verdict can be a partner."""
     if trials.good and trials.bad:
         reason = "no_partner_with_the_same_prompt"
     elif trials.bad:
@@ -391,7 +391,7 @@ def _count_missing_partners(
 def _group_by_score(
     same_prompt: _SamePrompt, min_margin: float, counts: Counter[str]
 ) -> Iterator[_ScoreGroup]:
-    """Yield the groups of trials in which the good score exceeds the bad score by the margin."""
+    """Yield groups of trials in which the good score exceeds the bad score by the margin."""
     good_by_score = _index_by_score(same_prompt.good)
     bad_by_score = _index_by_score(same_prompt.bad)
     for good_score, good in good_by_score.items():
@@ -469,7 +469,7 @@ def _choose_pairs(
 
 
 def _compare(candidate: _PairCandidate, open_trial: OpenTrial) -> SplitPair | str:
-    """Split the two conversations of a candidate at the first difference.
+    """Split the two conversations of a candidate pair at the first difference.
 
     If they cannot be a pair, the reason is returned.
     """
@@ -484,7 +484,7 @@ def _compare(candidate: _PairCandidate, open_trial: OpenTrial) -> SplitPair | st
 def _count_untried(
     groups: list[_ScoreGroup], strategy: PairingStrategy, tried_count: int, barred_ids: set[str]
 ) -> int:
-    """Count the remaining candidates without a barred session."""
+    """Count the candidate pairs that were not tried and do not contain a barred session."""
     unused_count = sum(group.count_unused(barred_ids) for group in groups)
     tried = islice(_order_candidates(groups, strategy), tried_count)
     return unused_count - sum(not barred_ids & set(candidate.ids) for candidate in tried)
@@ -520,7 +520,7 @@ def explain_missing_pairs(counts: Mapping[str, int]) -> str:
 
 
 def compute_length_ratio(row: Mapping[str, Any]) -> float:
-    """Return the length of a pair's chosen answer divided by the length of the rejected answer.
+    """Return the length of a pair's chosen answer divided by the length of its rejected answer.
 
     If most ratios are far from 1, a model first learns the length.
     """

@@ -1,4 +1,4 @@
-"""The published files of a dataset's table: JSONL files and a Hugging Face folder.
+"""The files that are published for a dataset's table: JSONL files and a Hugging Face folder.
 
     <lake>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl
     <lake>/huggingface/<asset>/project=<p>/agent=<a>/README.md         the card
@@ -45,7 +45,7 @@ from agent_pipeline.sessions.tables import read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 PUBLICATIONS = "published"
-"""The kind of lake file that stores the records of publications."""
+"""Kind of lake file that stores the publication record of a dataset."""
 
 
 class FileOptions(Options):
@@ -119,7 +119,7 @@ def encode_trainer_lines(rows: Iterable[Mapping[str, object]]) -> Iterator[bytes
 
 
 def publish(lake: Lake, publication: Publication) -> Counter[str]:
-    """Write the files of a table, and remove files of an earlier publication.
+    """Write the files of a table, and remove the files of an earlier publication.
 
     Each file appears only when it is complete, and the record of the publication is written last.
 
@@ -151,7 +151,7 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
 
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Remove all published files of a table, and return their paths.
+    """Remove all published files of a table, and return the paths of the files.
 
     Args:
         lake: The lake that has the files.
@@ -165,7 +165,9 @@ def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
 
 def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Write the files of a table again if the table has changed, and return the changed paths.
+    """Write the files of a table again if the table has changed.
+
+    Return the paths of the changed files.
 
     Files that cannot be written again are removed. This happens if the record of the publication,
     the table, or the curated sessions for the card are missing.
@@ -196,12 +198,12 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
 
 def list_published_tables(lake: Lake, asset: str, key: PartitionKey | None) -> list[str]:
-    """Return the tables whose rows are in the files of a dataset."""
+    """Return the tables whose rows are in the published files of a dataset."""
     return list_sft_tables(lake, key) if asset == SFT_TABLE else [asset]
 
 
 def hash_tables(lake: Lake, asset: str, key: PartitionKey | None) -> str:
-    """Return a sha256 that changes if any table behind a dataset's files changes.
+    """Return a sha256 that changes if any of the tables behind a dataset's files changes.
 
     If there is only one table, the result is the sha256 of that table.
     """
@@ -214,7 +216,7 @@ def hash_tables(lake: Lake, asset: str, key: PartitionKey | None) -> str:
 
 
 def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
-    """Return the record of how a table is published, or `None` if there is no readable record.
+    """Return the publication record of a table, or `None` if there is no readable record.
 
     Args:
         lake: The lake that has the record.
@@ -247,7 +249,7 @@ def _has_forms(lake: Lake, publication: Publication) -> bool:
 def _read_rows(
     lake: Lake, publication: Publication, split: str, counts: Counter[str]
 ) -> Iterator[FormattedRow]:
-    """Return the rows of a split of the table, in the form of the publication.
+    """Return the rows of one split of the table, in the publication's export format.
 
     JSON columns that stay unchanged are `msgspec.Raw`.
     """

@@ -1,4 +1,4 @@
-"""The rows of data sets, as they are read from the lake.
+"""The rows of datasets, as they are read from the lake.
 
 How a session becomes a row is decided in the module of each data set (`sft`, `preferences`, `kto`).
 """
@@ -12,7 +12,9 @@ from agent_pipeline.sessions.turn_class import TurnClass
 
 
 class DatasetRow(TypedDict, total=False):
-    """A row of a data set. Each data set has some of these columns, and a reader may want fewer.
+    """A row of a dataset.
+
+    Each dataset has only some of these columns, and a reader may request fewer.
 
     Attributes:
         row_id: The id of the row.

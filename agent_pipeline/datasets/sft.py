@@ -55,14 +55,14 @@ SFT = pa.schema(
         ),
     ]
 )
-"""Columns of `sft_dataset`.
+"""Columns of the table `sft_dataset`.
 
 A new column needs a line here, a value in `make_sft_rows`, and its origin in `defs.columns`.
 """
 
 
 class SftRow(LineageRow):
-    """A row of `SFT`.
+    """A row of `sft_dataset`.
 
     JSON columns may be `msgspec.Raw`, which is written unchanged.
     """
@@ -76,7 +76,7 @@ class SftRow(LineageRow):
 
 
 class _MessageHead(msgspec.Struct, gc=False):
-    """The fields of a message that training rows depend on.
+    """The fields of a message that determine a training row.
 
     They determine where a conversation is cut, and the class of a turn.
     """
@@ -92,7 +92,7 @@ _DECODER = msgspec.json.Decoder(list[_MessageHead])
 
 @dataclass(frozen=True)
 class _Turns:
-    """The turns of a session, as indices of its messages.
+    """The turns of a session, given as indices of its messages.
 
     Attributes:
         heads: The head of every message.
@@ -107,7 +107,7 @@ class _Turns:
     trained: list[int]
 
     def classify(self) -> list[TurnClass | None]:
-        """Return the class of each of the agent's messages, up to the last trained message."""
+        """Return the class of each agent message, up to the last message that is trained."""
         classes: list[TurnClass | None] = []
         for message_index in self.agent:
             if message_index <= self.trained[-1]:
@@ -123,7 +123,7 @@ def make_sft_rows(
     untrained_facts: Sequence[str] = (),
     thoughts: bool = False,
 ) -> Iterator[SftRow]:
-    """Yield rows of `SFT` for rows of sessions, in their order.
+    """Convert rows of sessions into rows of `sft_dataset`, and yield them in the same order.
 
     Messages after the last trained message (a closing user message, a last tool result) are cut
     off. A session without a trained message does not get a row. The `row_id` is the session id,
@@ -179,7 +179,7 @@ def _make_row(
     task_split: TaskSplit,
     thoughts: Sequence[Thought],
 ) -> SftRow:
-    """Return the SFT row of a session that has a turn to train."""
+    """Return the SFT row of a session that has at least one turn to train."""
     messages = row["messages"]
     end = turns.trained[-1] + 1
     if turns.excluded or thoughts or end < len(turns.heads):
@@ -225,7 +225,7 @@ def _find_score(session_row: Mapping[str, Any]) -> float | None:
 
 
 def cut_after_last_trained_turn(messages: list[Message]) -> list[Message]:
-    """Return the messages up to the last trained message of the agent, without error marks.
+    """Return the messages without error marks, up to the agent's last trained message.
 
     The list is empty if no message is trained.
     """

@@ -23,7 +23,7 @@ SFT_TABLE = "sft_dataset"
 HELDOUT_TABLE = "heldout_dataset"
 
 HELDOUT_SPLITS: tuple[Split, ...] = ("test",)
-"""Splits of `heldout_dataset`.
+"""Splits of the table `heldout_dataset`.
 
 The split `select` is in `sft_dataset`, because training steps after SFT use its rows for early
 stopping. A held-out table with `select` would therefore influence training.
@@ -31,10 +31,12 @@ stopping. A held-out table with `select` would therefore influence training.
 
 
 SPLITS_SEEN_IN_TRAINING: tuple[Split, ...] = ("train", "select")
-"""Splits of `sft_dataset`: `train` is trained, and `select` decides when training stops."""
+"""Splits of the table `sft_dataset`: `train` is used for training, and `select` decides when
+training stops.
+"""
 
 SEEN_IN_TRAINING = pa.schema(SFT, {b"splits": ",".join(SPLITS_SEEN_IN_TRAINING).encode()})
-"""Schema of `sft_dataset`, with a mark that the table does not contain the split `test`.
+"""Schema of `sft_dataset`, whose metadata states that the table does not contain the split `test`.
 
 A table of an earlier version does not have the mark. Because of the mark, a deleted
 `heldout_dataset` is an error, and never looks like an agent without held-out rows.
@@ -52,7 +54,7 @@ def list_sft_tables(lake: Lake, key: PartitionKey | None) -> list[str]:
 def find_splits_by_table(
     lake: Lake, key: PartitionKey | None, splits: Collection[str] = SPLITS
 ) -> dict[str, list[str]]:
-    """Return the tables to read for some splits, with the splits to take from each table.
+    """Return the tables to read for some splits, with the splits to read from each table.
 
     If there is a `heldout_dataset`, its splits are never taken from `sft_dataset`. This matters if
     an interrupted run of a new version left an `sft_dataset` with all splits.
@@ -71,7 +73,7 @@ def find_splits_by_table(
 
 
 def _check_holds_all_splits(lake: Lake, key: PartitionKey | None) -> None:
-    """Check that an `sft_dataset` without a `heldout_dataset` is from an earlier version.
+    """Check that an `sft_dataset` without a `heldout_dataset` comes from an earlier version.
 
     Raises:
         DataError: There is no `sft_dataset`, or it lacks the split `test`.
@@ -129,7 +131,7 @@ def read_sft_rows(
 
 
 def read_sft_columns(lake: Lake, key: PartitionKey | None, columns: Sequence[str]) -> pa.Table:
-    """Return short columns of all SFT rows as one table.
+    """Return the columns with short values of all SFT rows as one table.
 
     The rows of `sft_dataset` come first.
 

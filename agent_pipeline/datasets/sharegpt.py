@@ -1,4 +1,4 @@
-"""ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt` and calls.
+"""ShareGPT conversations: turns `{"from", "value"}` of `system`, `human`, `gpt` and tool calls.
 
 The schema of `sharegpt_dataset` and the conversion of OpenAI messages into ShareGPT turns and back
 belong here.
@@ -60,14 +60,14 @@ SHAREGPT = pa.schema(
         ),
     ]
 )
-"""Columns of `sharegpt_dataset`."""
+"""Columns of the table `sharegpt_dataset`."""
 
 ShareGptTurn = JsonObject
-"""A turn with `from`, `value`, and keys that loaders ignore."""
+"""A ShareGPT turn with `from`, `value`, and additional keys that loaders ignore."""
 
 
 class ShareGptRow(LineageRow):
-    """A row of `SHAREGPT`."""
+    """A row of `sharegpt_dataset`."""
 
     conversations: list[ShareGptTurn]
     tools: str | None
@@ -81,13 +81,13 @@ _TURN_NAMES = {"system": "system", "user": "human", "assistant": "gpt"}
 _ROLES: dict[str, Role] = {"system": "system", "human": "user", "gpt": "assistant"}
 
 _SEPARATOR = "\n\n"
-"""Separator between messages of one role that are joined into one turn."""
+"""Separator between messages of the same role that are joined into one turn."""
 
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 
 class _WrittenCall(msgspec.Struct):
-    """A call as it is written in a turn's value.
+    """A tool call in the form in which a turn's value contains it.
 
     The arguments keep their original text.
     """
@@ -101,7 +101,7 @@ def make_sharegpt_rows(
     counts: Counter[str] | None = None,
     alternating: bool = True,
 ) -> Iterator[ShareGptRow]:
-    """Yield a row of `SHAREGPT` for each SFT row, in the order of the SFT rows.
+    """Convert each SFT row into a row of `sharegpt_dataset`, and yield the rows in the same order.
 
     Args:
         sft_rows: Rows of `SFT` with decoded JSON columns.
@@ -132,7 +132,7 @@ def make_sharegpt_rows(
 
 
 def _complete_schema(tool: object) -> JsonObject | None:
-    """Return a tool in OpenAI's form, or `None` if it is not a schema.
+    """Return a tool in OpenAI's format, or `None` if the tool is not a schema.
 
     A tool without parameters gets empty parameters, which LLaMA-Factory needs.
     """
@@ -187,7 +187,7 @@ def _make_agent_turn(message: Message) -> ShareGptTurn:
 
 
 def _make_observation(messages: list[Message]) -> ShareGptTurn:
-    """Return the turn with the results that follow one message."""
+    """Return the turn that contains the tool results after one message."""
     texts = [message["content"] for message in messages]
     return {
         "from": "observation",
@@ -197,7 +197,7 @@ def _make_observation(messages: list[Message]) -> ShareGptTurn:
 
 
 def _write_call(function: FunctionCall) -> str:
-    """Return the JSON of a call.
+    """Return a tool call as JSON text.
 
     Arguments that are the JSON text of an object keep that text. Other arguments become a JSON
     string.
@@ -262,7 +262,7 @@ def _read_calls(turn: ShareGptTurn) -> Message:
 
 
 def _read_texts(turn: ShareGptTurn) -> list[Message]:
-    """Return the messages that were joined into a turn of text."""
+    """Return the messages that were joined into one text turn."""
     value = turn["value"]
     messages: list[Message] = []
     start = 0
@@ -274,7 +274,7 @@ def _read_texts(turn: ShareGptTurn) -> list[Message]:
 
 
 def turns_alternate(turns: list[ShareGptTurn]) -> bool:
-    """Return whether the turns of input and of the agent alternate, and the agent's turn is last.
+    """Return whether input turns and agent turns alternate, and the last turn is the agent's.
 
     One system turn may come first.
     """

@@ -16,14 +16,14 @@ few shingles.
 """
 
 MAX_HASHES = 256
-"""Maximum number of hashes in a sketch."""
+"""Maximum number of hashes in the sketch of a text."""
 
 MIN_RECALL = 0.995
-"""Minimum share of the pairs exactly at the threshold that the bands must find."""
+"""Minimum share of the pairs with exactly the threshold similarity that the bands must find."""
 
 
 class Sketches:
-    """A factory of sketches, with an index of numbered sketches.
+    """A factory of text sketches, with an index in which each sketch has a number.
 
     In the index, sets that are at least as similar as the threshold share a band with high
     probability.
@@ -46,7 +46,7 @@ class Sketches:
         return sketch
 
     def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
-        """Add sets to the index, numbered from `start`.
+        """Add sets of words to the index, numbered from `start`.
 
         Returns:
             For each set, whether it shares a band with another set in the index.
@@ -79,7 +79,7 @@ def choose_bands(threshold: float, max_hashes: int = MAX_HASHES) -> tuple[int, i
 
 
 def split_into_shingles(text: str) -> list[str]:
-    """Return every distinct sequence of five words, in lower case.
+    """Return every distinct sequence of five words in a text, in lower case.
 
     A shorter text is one shingle.
     """
@@ -89,7 +89,7 @@ def split_into_shingles(text: str) -> list[str]:
 
 
 class _Groups:
-    """Groups of names that are joined pairwise (a union-find forest).
+    """Groups of names that grow by joining two names at a time (a union-find forest).
 
     The representative of a group is its first name in sort order.
     """
@@ -98,7 +98,7 @@ class _Groups:
         self._parents: dict[str, str] = {}
 
     def find_representative(self, name: str) -> str:
-        """Return the representative of a name's group.
+        """Return the name that represents a name's group.
 
         A new name forms its own group.
         """
@@ -116,7 +116,7 @@ class _Groups:
         self._parents[second] = first
 
     def list_shared(self) -> dict[str, str]:
-        """Return the representative of each name that is in a group with other names."""
+        """Return the representative of each name whose group also contains other names."""
         representatives = {name: self.find_representative(name) for name in list(self._parents)}
         shared = {
             representative
@@ -131,7 +131,7 @@ class _Groups:
 
 
 def group_similar_texts(texts: Iterable[tuple[str, str]], threshold: float) -> dict[str, str]:
-    """Group the owners of texts that are nearly the same.
+    """Group the owners of texts that are nearly equal.
 
     Args:
         texts: Pairs of an owner and a text. An owner may have several texts.

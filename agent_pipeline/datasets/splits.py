@@ -1,4 +1,4 @@
-"""The permanent split: each task is in `train`, `select` or `test`, with all its trials.
+"""The permanent split: each task, with all its trials, is in `train`, `select` or `test`.
 
 Only a hash of the task's key determines the split. Adding sessions, running again or moving the
 store never moves a task, so no test task was ever in an earlier training set. `ledger` keeps the
@@ -23,8 +23,7 @@ Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 MIN_REQUEST_SIMILARITY = 0.9
-"""Minimum Jaccard similarity of five-word sequences at which two requests count as nearly
-the same.
+"""Minimum Jaccard similarity of five-word sequences above which two requests count as nearly equal.
 """
 
 LINEAGE_COLUMNS = define_required(
@@ -35,11 +34,11 @@ LINEAGE_COLUMNS = define_required(
     task_key="the key of the session's task",
     split="the task's permanent split: train, select or test",
 )
-"""Columns with which every dataset begins."""
+"""Columns that come first in every dataset."""
 
 
 class LineageRow(TypedDict):
-    """The columns that every row of a dataset has."""
+    """The columns that the rows of every dataset have."""
 
     row_id: str
     session_id: str
@@ -49,15 +48,15 @@ class LineageRow(TypedDict):
 
 
 class TaskSplit(Protocol):
-    """A source of splits: only the sizes of the split, or a ledger."""
+    """An object that determines the split of a task: only the split sizes, or the ledger."""
 
     def find_split(self, task_key: str) -> Split:
-        """Return the split of a task by its key."""
+        """Return the split of the task with a given key."""
         ...
 
 
 class SplitSizes(NamedTuple):
-    """The expected shares of the tasks in the held-out splits.
+    """The expected share of the tasks in each held-out split.
 
     The rest, `1 - test - select`, is trained.
     """
@@ -66,7 +65,7 @@ class SplitSizes(NamedTuple):
     select: float = 0.1
 
     def validated(self) -> "SplitSizes":
-        """Return these sizes if they are valid shares.
+        """Return these split sizes if they are valid shares.
 
         The sum must leave some tasks for training.
 
@@ -81,7 +80,7 @@ class SplitSizes(NamedTuple):
         return self
 
     def find_split(self, task_key: str) -> Split:
-        """Return the split of a task from the sha256 of its key.
+        """Return the split of a task, derived from the sha256 of the task's key.
 
         The hash is read as a uniform number in [0, 1). The lowest part of the range is `test`, the
         next part is `select`, and the rest is `train`.
@@ -100,7 +99,7 @@ class SplitSizes(NamedTuple):
 def add_splits(
     rows: Iterable[Mapping[str, Any]], task_split: TaskSplit
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows from outside the lake (distilled, collected), each with its task's `split`.
+    """Yield rows from outside the lake (distilled or collected), each with the split of its task.
 
     Pass the ledger of the agent that is trained (`ledger.read_ledger`). A task that the ledger
     holds out is then held out here too, if its key is the same. The key is the id that the source
@@ -111,7 +110,7 @@ def add_splits(
 
 
 def count_tasks_needed(share: float, certainty: float = 0.95) -> int:
-    """Return the number of tasks needed so that a split of a given share has a task.
+    """Return how many tasks are needed so that a split with a given share contains a task.
 
     `certainty` is the probability that the split has at least one task.
     """
@@ -120,7 +119,7 @@ def count_tasks_needed(share: float, certainty: float = 0.95) -> int:
 
 @dataclass(frozen=True)
 class EmptySplit:
-    """A split that should have rows but does not have any.
+    """A split that should have rows but is empty.
 
     Attributes:
         split: The split.
@@ -133,7 +132,7 @@ class EmptySplit:
     tasks_needed: int
 
     def describe(self) -> str:
-        """Return a sentence about the empty split, for people."""
+        """Return a sentence about the empty split for users."""
         return (
             f"{self.split} has no rows, because none of the {self.task_count} tasks fell into it: "
             f"with {self.tasks_needed} tasks it has one, 19 times out of 20."
@@ -141,7 +140,7 @@ class EmptySplit:
 
 
 def find_empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[EmptySplit]:
-    """Return the splits that should have rows but do not have any.
+    """Return the splits that should have rows but are empty.
 
     Args:
         rows: A table with the columns `split` and `task_key`.
@@ -159,7 +158,7 @@ def find_empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[EmptySplit]:
 
 
 def find_root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the task of the root session of every session that has a parent among the rows.
+    """Return the task of the root session for every session whose parent is among the rows.
 
     A session with a parent is a fork or the work of a sub-agent. Sessions whose parents form a
     cycle keep their own tasks.
@@ -185,7 +184,7 @@ def find_root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
-    """Return the items that are in more than one split, by kind.
+    """Return the sessions, tasks and texts that are in more than one split, by kind.
 
     Empty lists prove that there are none.
 
@@ -216,7 +215,7 @@ def _split_rows(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def is_unnamed_task(task_key: str) -> bool:
-    """Return whether a task has no name in the source or in the settings.
+    """Return whether neither the source nor the settings name a task.
 
     The key of such a task is made from its request or from its session.
     """
@@ -224,7 +223,7 @@ def is_unnamed_task(task_key: str) -> bool:
 
 
 def join_request(request: Sequence[Message]) -> str:
-    """Return the text of a request's messages, joined."""
+    """Join the messages of a request into one text."""
     return "\n".join(message["content"] for message in request)
 
 

@@ -14,11 +14,11 @@ from agent_pipeline.judging.verdict_policy import VERIFIERS
 JUDGE_COLUMNS = ("verdict_by", "rejected_verdict_by")
 
 UNKNOWN_JUDGE = "unknown"
-"""Judge of a row whose table was written before the column `verdict_by` existed."""
+"""Value of the judge for a row whose table was written before the column `verdict_by` existed."""
 
 
 class VerdictCounts(TypedDict):
-    """Counts of the verdicts of a dataset.
+    """Counts of the verdicts in a dataset.
 
     They are the total number, the number of verified verdicts, and the number by judge.
     """
@@ -29,7 +29,7 @@ class VerdictCounts(TypedDict):
 
 
 def list_judges(batch: pa.RecordBatch) -> list[str]:
-    """Return the judge of every verdict in a batch of rows.
+    """Return the judge of each row's verdict in a batch.
 
     A preference pair has two verdicts.
     """
@@ -38,7 +38,7 @@ def list_judges(batch: pa.RecordBatch) -> list[str]:
 
 
 def count_row_verdicts(rows: Iterable[Mapping[str, Any]]) -> VerdictCounts:
-    """Return the verdict counts (`count_verdicts`) of rows of a dataset."""
+    """Count the verdicts of dataset rows (see `count_verdicts`)."""
     judges: Counter[str] = Counter()
     for row in rows:
         judges[row.get("verdict_by") or UNKNOWN_JUDGE] += 1
@@ -73,14 +73,14 @@ def count_verdicts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> Ve
 
 
 def describe_verdicts(counts: Mapping[str, object]) -> str:
-    """Return a sentence, without a full stop, about how many verdicts are verified."""
+    """Return a sentence without a full stop that states how many verdicts are verified."""
     return (
         f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
     )
 
 
 def describe_unverified(counts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the part of a model's provenance about unverified verdicts.
+    """Return the statement about unverified verdicts in a model's provenance.
 
     The part is empty if all verdicts are verified, so that a model of verified rows keeps the same
     identity. Otherwise, different verdicts on the same rows give a different model, because the

@@ -1,4 +1,4 @@
-"""Dagster objects: each asset reads its inputs, calls one function and reports metadata.
+"""Dagster objects: each asset reads its inputs, calls one function, and reports metadata.
 
 What belongs here: assets by stage, their checks, partitions, resources, jobs, the schedule, the
 sensors, and how results become metadata. What does not belong here: any rule about sessions, rows

@@ -10,14 +10,14 @@ from agent_pipeline.config.settings import cached_settings
 from agent_pipeline.errors import SettingsError
 
 OWN_TAG = "agent_pipeline"
-"""The tag of every asset that the pipeline defines, also of an asset that was added to it."""
+"""Tag of every asset that the pipeline defines, including assets that were added to it."""
 
 OWN_ASSETS = dg.AssetSelection.tag(OWN_TAG, "")
-"""The pipeline's own assets. A code location may hold assets of another project too."""
+"""The pipeline's own assets. A code location may also contain assets of other projects."""
 
 
 def key_prefix() -> list[str]:
-    """Return the parts of the setting `key_prefix`; none if the settings cannot be read."""
+    """Return the parts of the setting `key_prefix`, or none if the settings cannot be read."""
     try:
         return [part for part in cached_settings().key_prefix.split("/") if part]
     except SettingsError:  # the code location reports it when it loads, and every run does
@@ -39,12 +39,12 @@ def op_name(name: str) -> str:
 
 
 def name_of_op(op: str) -> str:
-    """Return an op's name without the prefix."""
+    """Return the name of an op without the prefix."""
     return op.removeprefix(op_name(""))
 
 
 def asset_name(key: dg.AssetKey) -> str:
-    """Return an asset's name without the prefix.
+    """Return the name of an asset without the prefix.
 
     The parts of a longer name are joined by two underscores.
 

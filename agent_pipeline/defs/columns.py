@@ -1,4 +1,4 @@
-"""The columns of every table and the columns that they come from, as Dagster shows them.
+"""The columns of every table, and the columns from which each column is derived, for Dagster's UI.
 
 This module is data only, with one entry per table. Which rows a table has may depend on more than
 its columns name (a kept session, the partner of a pair). `FROM_OUTSIDE` marks values that no table
@@ -24,11 +24,11 @@ from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 FROM_OUTSIDE: tuple[str, ...] = ()
 
 Origins = Mapping[str, Sequence[str]]
-"""The columns that a column is made of, as `asset.column`, by column."""
+"""The source columns (`asset.column`) of each column of a table."""
 
 
 class Columns(NamedTuple):
-    """A table's schema, and the origins of its columns."""
+    """The schema of a table, and the source columns of its columns."""
 
     schema: pa.Schema
     origins: Origins
@@ -43,7 +43,7 @@ def _of(asset: str, *names: str) -> list[str]:
 
 
 def _of_both_splits(names: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the origins of columns that hold the rows of `sft_dataset` and `heldout_dataset`."""
+    """Return the source columns of a table that combines `sft_dataset` and `heldout_dataset`."""
     return {name: [f"sft_dataset.{name}", f"heldout_dataset.{name}"] for name in names}
 
 
@@ -165,7 +165,7 @@ TABLES: dict[str, Columns] = {
 
 
 def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Return the spec of a table's asset with its columns; return any other spec unchanged."""
+    """Add the columns to the spec of a table's asset. Return any other spec unchanged."""
     table = TABLES.get(spec.key.path[-1])
     if table is None:
         return spec

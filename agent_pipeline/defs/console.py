@@ -1,4 +1,4 @@
-"""The console logger of runs from the shell, with one short line per event that matters."""
+"""The console logger for runs from the shell, which prints one short line per important event."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 
 
 def said_of(event: dg.DagsterEvent) -> str | None:
-    """Return a few words for an event that matters to a person; None for other events."""
+    """Return a short text about an event that matters to a user, or None for any other event."""
     if event.is_step_failure:
         data = event.step_failure_data
         if data.user_failure_data and data.user_failure_data.description:
@@ -57,7 +57,7 @@ def said_of(event: dg.DagsterEvent) -> str | None:
 
 
 def is_interruption(event: dg.DagsterEvent) -> bool:
-    """Return whether a step or a run failed because a person or a service manager ended it."""
+    """Return whether a step or a run failed because a person or a service manager stopped it."""
     if event.is_step_failure:
         error = event.step_failure_data.error
     elif event.is_job_failure:
@@ -68,7 +68,7 @@ def is_interruption(event: dg.DagsterEvent) -> bool:
 
 
 def _sentence_in(error: SerializableErrorInfo) -> str | None:
-    """Return the sentence for users among an error and its causes; None if there is none."""
+    """Return the sentence for users in an error or in one of its causes, or None."""
     named = {cls.__name__ for cls in _subclasses(PipelineError)}
     cause: SerializableErrorInfo | None = error
     while cause:
@@ -85,7 +85,7 @@ def _subclasses(cls: type[Exception]) -> Iterator[type[Exception]]:
 
 
 class _Line(logging.Formatter):
-    """`12:04:31  sft_adapter         training: 12/40, 3m10s left`."""
+    """A formatter that writes lines such as `12:04:31 sft_adapter training: 12/40, 3m10s left`."""
 
     def format(self, record: logging.LogRecord) -> str:
         meta = getattr(record, "dagster_meta", None) or {}
@@ -102,7 +102,7 @@ class _Line(logging.Formatter):
 
 
 class _WorthALine(logging.Filter):
-    """The assets' own messages, and those of Dagster's events that have words for a person."""
+    """A filter for the messages of assets and those events of Dagster that matter to a user."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         meta = getattr(record, "dagster_meta", None) or {}
@@ -118,7 +118,7 @@ class _WorthALine(logging.Filter):
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")
 def console(context: dg.InitLoggerContext) -> logging.Logger:
-    """Return a logger that writes the lines to standard error."""
+    """Return a logger that writes one-line messages to standard error."""
     logger = logging.Logger("agent_pipeline.console", level=logging.DEBUG)
     handler = logging.StreamHandler(_screen())
     handler.setFormatter(_Line())
@@ -128,7 +128,7 @@ def console(context: dg.InitLoggerContext) -> logging.Logger:
 
 
 def _screen() -> IO[str]:
-    """Return standard error as it is before Dagster captures the output of a step.
+    """Return the original standard error, which Dagster does not capture during a step.
 
     A process of Dagster's copies the captured output to the screen. It is ended when the run ends,
     and then loses the last lines, which say why the run failed. A notebook's stream has no file

@@ -1,4 +1,4 @@
-"""Errors of an asset as `dg.Failure` with one sentence, and which of them are tried again."""
+"""Conversion of an asset's errors into `dg.Failure` with one sentence, and rules for retries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ RETRIES, RETRY_SECONDS = 2, 60.0
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """End a run with one sentence if the user can fix the error; let bugs end with a stack trace.
+    """End a run with one sentence if the user can fix the error. Let bugs end with a stack trace.
 
     Dagster keeps the text of an error, so what the settings `redaction` call private in the text
     becomes pseudonyms. A step whose error may pass is tried again.
@@ -43,7 +43,7 @@ def user_errors() -> Iterator[None]:
 
 
 def _redaction_options() -> RedactionOptions:
-    """Return the options of the settings; the defaults if the settings cannot be loaded."""
+    """Return the settings' redaction options, or the defaults if the settings cannot be loaded."""
     try:
         return load_settings().redaction_options
     except PipelineError:
@@ -51,7 +51,7 @@ def _redaction_options() -> RedactionOptions:
 
 
 def _tries() -> int:
-    """Return how often the running step was tried before; a large number if no step is running."""
+    """Return how often the running step was tried before, or a large number outside of a step."""
     try:
         return dg.AssetExecutionContext.get().op_execution_context.retry_number
     except dg.DagsterInvariantViolationError:

@@ -1,4 +1,4 @@
-"""The jobs: all assets of one agent, the dataset of several agents, and a comparison of methods."""
+"""The jobs: all assets of one agent, the dataset of several agents, and comparing methods."""
 
 import dagster as dg
 

@@ -13,13 +13,15 @@ from agent_pipeline.ingestion.drift import Drift, Share
 
 PREVIEW_ROWS = 5
 NAMED = 10
-"""Changes that a check names in its description; its tables have all."""
+"""Maximum number of changes that a check names in its description. The tables of the check contain
+all changes.
+"""
 _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
 _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
-    """Return counts by name as a table, the largest first; `none` if there are no counts."""
+    """Return counts by name as a table with the largest count first, or the text `none`."""
     if not counts:
         return dg.MetadataValue.text("none")
     return table(
@@ -32,13 +34,13 @@ def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.Metadat
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataValue:
-    """Return a table that the UI shows at once; it hides Markdown behind a click."""
+    """Return a table as metadata that the UI shows without a click, unlike Markdown."""
     records = [dg.TableRecord(dict(zip(head, map(str, row), strict=True))) for row in rows]
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in head]))
 
 
 def tree(values: Mapping[str, object], head: Sequence[str]) -> dg.MetadataValue:
-    """Return nested values as a table with one line per leaf, such as `settings.lora_r` and 16."""
+    """Return nested values as a table with one row per leaf, such as `settings.lora_r` and 16."""
     return table(head, _leaves(values))
 
 
@@ -52,12 +54,12 @@ def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
-    """Return the known numbers to four digits, so that Dagster plots them over time."""
+    """Return the known numbers, rounded to four digits, so that Dagster plots them over time."""
     return {name: float(f"{value:.4g}") for name, value in values.items() if value is not None}
 
 
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
-    """Return the shape of the first conversations: roles, tool names and lengths, but no texts."""
+    """Return the shape of the first conversations (roles, tool names and lengths) without texts."""
     return table(
         ["session", "roles with characters, and calls"],
         ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)),
@@ -65,7 +67,7 @@ def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.Me
 
 
 def shape(messages: Sequence[Mapping[str, Any]]) -> str:
-    """`user 84 → assistant 60 → find_order() → tool 120`: a conversation without its words."""
+    """Return a conversation without its words, such as `user 84 → find_order() → tool 120`."""
     parts = []
     for message in messages[:16]:
         text = len(message.get("content") or message.get("value") or "")
@@ -76,7 +78,7 @@ def shape(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataValue:
-    """Return a histogram as a picture."""
+    """Draw a histogram as a picture."""
     figure, axes = _figure(title)
     axes.hist(values, bins=min(30, max(5, len(values) // 4)), color=_COLOUR)
     axes.set_xlabel(label)
@@ -85,7 +87,7 @@ def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataVal
 
 
 def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
-    """Return a warning if new sessions differ from those of the last version.
+    """Return a check result that warns if new sessions differ from the last version's sessions.
 
     The metadata names changed tools, and shows the shares of both versions.
     """
@@ -131,7 +133,7 @@ def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
 
 
 def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
-    """Return a bar chart of shares before and now."""
+    """Draw a bar chart of shares before and now."""
     figure, axes = _figure(title)
     for offset, colour, values in (
         (-0.2, _PALE, [share.before for share in shares]),
@@ -152,7 +154,7 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 
 
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
-    """Return a curve as a picture."""
+    """Draw a curve as a picture."""
     figure, axes = _figure(title)
     axes.plot(
         [point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker="."

@@ -1,4 +1,4 @@
-"""Attention of a CPU by matrix products, without gradients.
+"""Attention on a CPU by matrix products, without gradients.
 
 Heads that share keys and values are one matrix. PyTorch's fused kernel has a block of queries for
 each head, and computes what a mask hides. For one to three queries of 16 sequences of 450 tokens (9
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
     from transformers import Cache
 
 FEW_QUERIES = 16
-"""Largest number of new tokens per sequence for which scores of several sequences are stored.
+"""Maximum number of new tokens per sequence for which attention scores of several sequences are
+stored.
 
 With more new tokens, the fused kernel is faster.
 """
 
 BLOCK = 128
-"""Largest number of queries of one sequence for which scores are stored.
+"""Maximum number of queries of one sequence for which attention scores are stored.
 
 The scores of several heads then stay in a core's cache.
 """
 
 SEQUENCES_AT_ONCE = 16
-"""Sequences whose keys are converted to float32 at once, so that they stay in the cache.
+"""Number of sequences whose keys are converted to float32 at a time, so that the keys fit into the
+cache.
 
 Converting all of 64 sequences at once took 1.25 times as long.
 """
@@ -47,7 +49,7 @@ Converting all of 64 sequences at once took 1.25 times as long.
 
 @dataclass(eq=False)
 class SharedPrefix:
-    """The states of the tokens that all sequences of a batch begin with.
+    """The attention states of the tokens with which all sequences of a batch begin.
 
     The shared prefix travels with the forward pass. Some models keep the argument to themselves, or
     attend to something other than what the cache holds (latent attention). The layers of such
@@ -65,18 +67,18 @@ class SharedPrefix:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the prefix."""
+        """The number of tokens in the shared prefix."""
         return int(self.layers[0][0].shape[2])
 
     @property
     def is_attended(self) -> bool:
-        """Whether the attention of each layer has used the prefix."""
+        """True if the attention of every layer has used the shared prefix."""
         return len(self.attended) == len(self.layers)
 
 
 @contextmanager
 def grouped_attention() -> Iterator[None]:
-    """Make models on a CPU use `attend` for a while, if their attention is PyTorch's (sdpa)."""
+    """Temporarily make models on a CPU use `attend`, if their attention is PyTorch's (sdpa)."""
     with replaced_sdpa(attend):
         yield
 
@@ -90,7 +92,9 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> "tuple[torch.Tensor, None]":
-    """Compute attention, with the parameters of transformers' attention functions.
+    """Compute attention.
+
+    The parameters are the same as for the attention functions of transformers.
 
     On another device than a CPU, with gradients, or with a mask for each head, transformers' own
     function attends.
@@ -164,7 +168,7 @@ def _prepend_prefix(
     value: "torch.Tensor",
     mask: "torch.Tensor",
 ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Return keys, values and mask with the shared prefix in front of each sequence.
+    """Return keys, values and mask with the shared prefix prepended to each sequence.
 
     Args:
         prefix_states: The keys and values of the prefix, (1, key heads, tokens, size).
@@ -189,7 +193,7 @@ def _prepend_prefix(
 
 @dataclass(frozen=True)
 class _VisibleKeys:
-    """The keys that some of a block's queries see.
+    """The keys that at least one query of a block can see.
 
     Attributes:
         keys: The indices of the keys, (n,).
@@ -202,7 +206,7 @@ class _VisibleKeys:
 
 @lru_cache(maxsize=1)  # all layers of a pass get the same mask
 def _find_visible_keys(mask: "torch.Tensor", key_count: int) -> list[_VisibleKeys]:
-    """Return the visible keys of each block of `BLOCK` queries."""
+    """Return the visible keys for each block of `BLOCK` queries."""
     import torch
 
     blocks = []
@@ -270,7 +274,7 @@ def _multiply(
 
 
 def _mask_scores(scores: "torch.Tensor", mask: "torch.Tensor", query_count: int) -> "torch.Tensor":
-    """Return scores in which hidden keys have the lowest number.
+    """Return attention scores in which the scores of hidden keys are the lowest possible number.
 
     The lowest number is not −∞: padding before the first token of a sequence sees nothing, and a
     softmax of −∞ alone is not a number.

@@ -1,4 +1,4 @@
-"""Losses and gradients of trees on a GPU, replayed from CUDA graphs.
+"""Losses and gradients of prefix trees on a GPU, computed by replaying CUDA graphs.
 
 A forward and backward pass of a small model is thousands of kernels of a few microseconds. Python
 starts them one by one while the GPU waits. A graph of them starts at once
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     LossFunction = Callable[[PreTrainedModel, TreeTensors], torch.Tensor]
 
 MAX_PADDING = 1.5
-"""Largest ratio of padded to real nodes; a larger tree gets a graph of its own.
+"""Maximum ratio of padded nodes to real nodes. A tree with a higher ratio gets a CUDA graph of its
+own.
 
 A capture must pay off: a training run has some dozens of steps, and computing padding costs less
 than letting Python start kernels one by one.
 """
 
 MAX_GRADIENT_ERROR = 0.05
-"""Largest relative difference of all gradients between a graph and PyTorch without a graph.
+"""Maximum relative difference between the gradients of a CUDA graph and of PyTorch without a graph.
 
 Gradients of the same tree differ by 0.01 in bfloat16, because a GPU sums in no fixed order. Wrong
 gradients differ by 0.5 and more.
@@ -44,7 +45,7 @@ gradients differ by 0.5 and more.
 
 @dataclass(frozen=True, order=True)
 class TreeSize:
-    """The sizes of a tree's tensors, or of a graph's.
+    """The sizes of the tensors of a tree or of a CUDA graph.
 
     Attributes:
         nodes: The number of nodes.
@@ -63,7 +64,7 @@ SMALLEST_GRAPH = TreeSize(nodes=512, predictors=256, runs=16, keys=1024)
 
 
 class CudaGraphs:
-    """The gradients of a loss over trees, computed by one graph per size of tree.
+    """A cache of CUDA graphs, one per tree size, that compute gradients of a loss over trees.
 
     The first tree is computed without a graph, and shows whether attention has fixed shapes
     (`varlen_attention`). The first tree of each size is also computed without a graph. Its graph is
@@ -84,7 +85,7 @@ class CudaGraphs:
         self._uses_graphs: bool | None = None  # None: no tree has been computed yet
 
     def add_gradients(self, tensors: TreeTensors, total: float) -> "torch.Tensor":
-        """Add the gradients of the tree's loss divided by `total` to the parameters.
+        """Add the gradients of the tree's loss, divided by `total`, to the parameters' gradients.
 
         Returns:
             The loss divided by `total`.
@@ -98,7 +99,7 @@ class CudaGraphs:
         return loss
 
     def _compute(self, tensors: TreeTensors) -> "list[torch.Tensor]":
-        """Return the loss, and the gradient of each parameter, by a graph if possible."""
+        """Return the loss and each parameter's gradient, computed by a CUDA graph if possible."""
         layout = tensors["layout"]
         if not self._uses_graphs:
             results = self._compute_without_graph(tensors)
@@ -127,7 +128,10 @@ class CudaGraphs:
     def _capture_and_compare(
         self, graph_size: TreeSize, tensors: TreeTensors
     ) -> "list[torch.Tensor]":
-        """Capture the graph of a size, and return the results that were computed without it."""
+        """Capture the CUDA graph for a tree size.
+
+        Return the results that were computed without the graph.
+        """
         results = self._compute_without_graph(tensors)
         pool = next((graph.pool for graph in self._graphs.values()), None)
         try:
@@ -151,14 +155,14 @@ class CudaGraphs:
 
 
 def total_norm(tensors: "Sequence[torch.Tensor]") -> float:
-    """Return the norm of all tensors as one vector."""
+    """Return the norm of all tensors, taken together as one vector."""
     import torch
 
     return float(torch.stack([tensor.norm() for tensor in tensors]).norm())
 
 
 def supports_graphs(model: "PreTrainedModel") -> bool:
-    """Return whether each pass of the model starts the same kernels.
+    """Return whether every pass of the model starts the same GPU kernels.
 
     The model must be on a GPU, have no dropout, have no experts that are chosen by what the model
     reads, and keep its activations for the backward pass. A trained head computes its logits again.
@@ -179,7 +183,7 @@ def supports_graphs(model: "PreTrainedModel") -> bool:
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A captured pass.
+    """A computation that was captured as a CUDA graph.
 
     Attributes:
         inputs: The tensors that the pass reads.
@@ -194,7 +198,7 @@ class CapturedGraph:
     pool: object
 
     def replay(self, tensors: TreeTensors) -> "list[torch.Tensor]":
-        """Return the results for another tree of the same size.
+        """Return the results for another tree that has the size of the captured tree.
 
         The next replay of any graph of the pool overwrites them.
         """
@@ -209,7 +213,7 @@ class CapturedGraph:
 def capture(
     compute: "Callable[[TreeTensors], list[torch.Tensor]]", tensors: TreeTensors, pool: object
 ) -> CapturedGraph:
-    """Capture the graph of a computation.
+    """Capture a computation as a CUDA graph.
 
     Args:
         compute: The computation.
@@ -228,7 +232,7 @@ def capture(
 
 
 def _input_tensors(tensors: TreeTensors) -> "list[torch.Tensor]":
-    """Return all tensors of a tree in a fixed order, with those of its layout."""
+    """Return all tensors of a tree and its layout, in a fixed order."""
     spans = tensors["layout"].fixed
     assert spans is not None
     input_tensors: list[torch.Tensor] = [
@@ -240,7 +244,7 @@ def _input_tensors(tensors: TreeTensors) -> "list[torch.Tensor]":
 
 
 def measure_tree(tensors: TreeTensors, spans: Spans) -> TreeSize:
-    """Return the size of a tree together with the smallest run of padding: one node, one key."""
+    """Return a tree's size with the smallest possible run of padding: one node and one key."""
     nodes = tensors["input_ids"].shape[1]
     keys = nodes if spans.keys is None else len(spans.keys)
     # `queries_end` begins with 0, so its length is the number of runs plus the run of padding.
@@ -248,7 +252,7 @@ def measure_tree(tensors: TreeTensors, spans: Spans) -> TreeSize:
 
 
 def choose_graph_size(size: TreeSize) -> TreeSize:
-    """Return the size of a new graph for a tree.
+    """Return the size of a new CUDA graph that has room for a tree.
 
     The nodes, which cost most, are rounded up to a power of two, or to one and a half of a power of
     two. The other sizes are rounded up to powers of two. Each node of padding also needs a key.
@@ -268,12 +272,12 @@ def choose_graph_size(size: TreeSize) -> TreeSize:
 
 
 def next_power_of_two(count: int) -> int:
-    """Return the smallest power of two that is not below `count`, which is at least 1."""
+    """Return the smallest power of two that is at least `count`. `count` is at least 1."""
     return 1 << (count - 1).bit_length()
 
 
 def fits(size: TreeSize, graph_size: TreeSize) -> bool:
-    """Return whether a graph has room for a tree, and not too much padding."""
+    """Return whether a CUDA graph has room for a tree without too much padding."""
     added_nodes = graph_size.nodes - size.nodes
     has_room = (
         graph_size.nodes >= size.nodes
@@ -286,7 +290,7 @@ def fits(size: TreeSize, graph_size: TreeSize) -> bool:
 
 
 def pad_tensors(tensors: TreeTensors, size: TreeSize, graph_size: TreeSize) -> TreeTensors:
-    """Return a tree's tensors, padded to the size of a graph.
+    """Return the tensors of a tree, padded to the size of a CUDA graph.
 
     The added nodes are a run of their own, which sees all added keys. The runs behind it are empty.
 

@@ -1,4 +1,4 @@
-"""Greedy answers of a model in memory to many prompts, fast enough for two CPU cores.
+"""Greedy generation of answers to many prompts, fast enough for two CPU cores.
 
 Five things make generation fast:
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
 BATCH = 64
-"""Sequences at once.
+"""Number of sequences that are generated at the same time.
 
 For 183 turns that a base model continued, 64 at once took 0.79 of the time of 32, and 96 took as
 long as 64 (SmolLM2-135M in bfloat16, 2 cores). The keys and values of 64 took 1.1 GB more than
@@ -47,23 +47,23 @@ those of 32.
 """
 
 CACHE_BYTES = 2 << 30
-"""Largest size of a batch's keys and values. A single sequence may take more."""
+"""Maximum total size of a batch's keys and values. A single sequence may need more."""
 
 PASS_TOKENS = 48
-"""Tokens per pass, guesses included.
+"""Maximum number of tokens per forward pass, including guessed tokens.
 
 On two cores 48 tokens took 1.1 times as long as 16 by MKL, and twice as long by oneDNN
 (SmolLM2-135M). With oneDNN, 24 to 48 tokens differ by a tenth.
 """
 
 MAX_GUESSES = 16
-"""Largest number of guessed tokens per sequence and pass."""
+"""Maximum number of guessed tokens per sequence and forward pass."""
 
 SPARE_COLUMNS = 16
-"""Columns of a cache beyond those that its longest sequence may fill."""
+"""Number of columns that a cache has beyond the columns that its longest sequence may fill."""
 
 MORE_COLUMNS = 64
-"""Columns by which a cache grows.
+"""Number of columns by which a cache grows at a time.
 
 Sequences need more columns if their guesses are right at different times.
 """
@@ -140,7 +140,7 @@ def generate(
 
 @dataclass(frozen=True)
 class _Options:
-    """How a batch is generated.
+    """Options for generating the answers of a batch.
 
     Attributes:
         guesses: Whether a pass also reads guessed tokens.
@@ -158,7 +158,7 @@ class _Options:
 def _split_into_batches(
     order: list[int], lengths: list[int], batch_size: int, token_bytes: int
 ) -> Iterator[list[int]]:
-    """Yield batches whose caches, as long as their longest sequence, fit into `CACHE_BYTES`.
+    """Yield batches whose caches, at the length of their longest sequence, fit into `CACHE_BYTES`.
 
     Args:
         order: The indices of the sequences.
@@ -180,7 +180,7 @@ def _split_into_batches(
 
 
 def bytes_per_token(model: "PreTrainedModel") -> int:
-    """Return the bytes of a token's keys and values in all layers; 0 without attention."""
+    """Return the bytes of one token's keys and values in all layers, or 0 without attention."""
     config = without_adapter(model).config.get_text_config()
     heads = getattr(config, "num_attention_heads", None) or 0
     key_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -191,7 +191,7 @@ def bytes_per_token(model: "PreTrainedModel") -> int:
 
 @contextmanager
 def _contiguous_head_input(model: "PreTrainedModel") -> Iterator[None]:
-    """Make the input of the output head contiguous for a while.
+    """Temporarily make the input of the model's output head contiguous.
 
     The last states of several sequences are cut from a larger tensor. PyTorch makes a batched
     product of them, and copies the head's weights for each sequence: one to three seconds for 16
@@ -211,7 +211,7 @@ def _contiguous_head_input(model: "PreTrainedModel") -> Iterator[None]:
 
 
 class _Sequence:
-    """A prompt and the answer that grows behind it.
+    """A prompt, followed by the answer that is being generated.
 
     Args:
         prompt: The tokens of the prompt.
@@ -228,7 +228,7 @@ class _Sequence:
 
     @property
     def room(self) -> int:
-        """How many tokens may still be added."""
+        """The number of tokens that may still be added to the answer."""
         return self._limit - len(self._answer)
 
     def append(self, token: int) -> None:
@@ -239,7 +239,7 @@ class _Sequence:
         self._answer.append(token)
 
     def guess(self, most: int) -> list[int]:
-        """Return tokens that may come next: what followed the last two tokens before.
+        """Return a guess of the next tokens: what followed the last two tokens before.
 
         The tokens up to the end of the sequence may be fewer than `most`. Then they are repeated,
         because such a sequence is often a cycle.
@@ -255,7 +255,7 @@ class _Sequence:
     def accept(
         self, guessed: list[int], best: list[int], stops: Collection[int]
     ) -> "_AcceptedTokens":
-        """Append the tokens that the model chose, up to the first one that was not guessed.
+        """Append the tokens that the model chose, up to the first wrong guess.
 
         Args:
             guessed: The tokens that were read as guesses.
@@ -276,7 +276,7 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class _AcceptedTokens:
-    """What became of a sequence in one pass.
+    """The result of one forward pass for a sequence.
 
     Attributes:
         right_guesses: How many guesses were right.
@@ -289,7 +289,7 @@ class _AcceptedTokens:
 
 @dataclass
 class _BatchState:
-    """The cache of a batch before its first pass.
+    """The cache of a batch before the batch's first forward pass.
 
     The columns of the cache are: what was read before, padding, the rest of the prompt, the answer,
     room.
@@ -308,7 +308,7 @@ class _BatchState:
 
     @property
     def prefix_tokens(self) -> int:
-        """The number of tokens of the shared prefix."""
+        """The number of tokens in the shared prefix."""
         return self.prefix.tokens if self.prefix else 0
 
 
@@ -319,7 +319,7 @@ def _generate_batch(
     known: Sequence[ReadTokens | None],
     options: _Options,
 ) -> list[ReadTokens | None]:
-    """Let each sequence get its answer.
+    """Generate the answers of all sequences in a batch.
 
     Args:
         model: The model.
@@ -421,7 +421,7 @@ def _generate_batch(
 
 
 def _visible(mask: "torch.Tensor", start: int, end: int, dtype: "torch.dtype") -> "torch.Tensor":
-    """Return what is added to the scores of the tokens in the columns from `start` to `end`.
+    """Return the mask that is added to the attention scores of the columns from `start` to `end`.
 
     Args:
         mask: Which columns belong to a sequence, (sequences, columns) bool.
@@ -446,7 +446,7 @@ def _start_batch(
     known: Sequence[ReadTokens | None],
     options: _Options,
 ) -> _BatchState:
-    """Return a cache with what is known of each prompt, or else with the prefix that all share."""
+    """Return a cache with the known states of each prompt, or with the shared prefix."""
     import torch
     from transformers import DynamicCache
 
@@ -495,7 +495,7 @@ def _start_batch(
 def _align_states(
     reads: Sequence[ReadTokens], read_counts: Sequence[int], layer: int, shared: int
 ) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return the keys and values of a layer for all sequences, aligned to the right.
+    """Return the keys and values of a layer for all sequences, padded on the left.
 
     Args:
         reads: What was read of each prompt.
@@ -519,13 +519,13 @@ def _align_states(
 
 
 def _can_share_prefix(model: "PreTrainedModel") -> bool:
-    """Return whether `grouped_attention` attends for this model, on a CPU."""
+    """Return whether this model is on a CPU and `grouped_attention` can compute its attention."""
     causal = without_adapter(model)
     return model.device.type == "cpu" and attention_name(causal) in ("sdpa", TREE_ATTENTION)
 
 
 def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> ReadTokens:
-    """Let the model read tokens, and return their states."""
+    """Let the model read tokens, and return their attention states."""
     import torch
     from transformers import DynamicCache
 
@@ -544,7 +544,7 @@ def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> ReadTokens:
 def _collect_states(
     cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], prefix: SharedPrefix | None
 ) -> ReadTokens:
-    """Return the states of one sequence.
+    """Return the attention states of one sequence in the cache.
 
     Args:
         cache: The cache of the batch.

@@ -1,4 +1,4 @@
-"""Texts as vectors: the mean of the base model's last hidden layer over a text's tokens.
+"""Embedding of texts: the mean of the base model's last hidden layer over the tokens of a text.
 
 Ivison et al. 2025 (RDS+, arXiv 2503.01807) choose rows by weighted means of hidden states, and find
 nothing better at scale. This mean has equal weights. The base model is the model that will be
@@ -19,7 +19,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, scale_to_unit
 
 BATCH_TOKENS = 2048
-"""Tokens per batch, with padding.
+"""Maximum number of tokens per batch, including padding.
 
 The memory of a forward pass then does not depend on the lengths of the texts.
 """
@@ -27,7 +27,7 @@ The memory of a forward pass then does not depend on the lengths of the texts.
 
 @dataclass(frozen=True)
 class _TextWindow:
-    """A part of a text that fits into one pass.
+    """A part of a text that fits into one forward pass.
 
     Attributes:
         text_index: The index of the text.
@@ -39,7 +39,7 @@ class _TextWindow:
 
 
 def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encoder:
-    """Return the base model as an encoder of texts.
+    """Return an encoder that embeds texts with the base model.
 
     The model is loaded when a text has no vector yet.
     """
@@ -52,7 +52,7 @@ def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encode
 def encode_texts(
     texts: Sequence[str], base: BaseModel, progress: Progress = silent
 ) -> npt.NDArray[np.float32]:
-    """Return the mean hidden state of each text.
+    """Return the mean hidden state over the tokens of each text.
 
     A text is read in windows of at most `BATCH_TOKENS` tokens; no window is left out. The model's
     first special token stands in front of each window, and is not part of the mean: models put

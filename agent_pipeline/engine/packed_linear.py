@@ -1,4 +1,4 @@
-"""The products of a model's linear modules on a CPU, as functions of our own.
+"""Fast products of a model's linear modules on a CPU, with packed weights.
 
 **Packed weights.** PyTorch hands oneDNN a weight as it lies in memory, and oneDNN lays the weight
 out again for each product. Here a frozen bfloat16 weight is laid out once. With SmolLM2-135M on 2
@@ -28,14 +28,18 @@ if TYPE_CHECKING:
     from peft.tuners.lora import Linear as LoraLinear
 
 PACKED_BYTES = 2 << 30
-"""Largest total size of a model's packed weights. A larger model keeps all its weights unpacked."""
+"""Maximum total size of a model's packed weights. If a model is larger, all its weights stay
+unpacked.
+"""
 
 LAYOUT_ROWS = 512
-"""The number of rows for which a weight is laid out. oneDNN chose one layout for 1 to 640 rows."""
+"""Number of rows for which the layout of a weight is chosen. oneDNN chooses the same layout for 1
+to 640 rows.
+"""
 
 
 def speed_up_linear_modules(model: "torch.nn.Module") -> None:
-    """Replace the forward functions of a model's linear modules, with and without gradients.
+    """Replace the forward functions of a model's linear modules by faster functions.
 
     These modules keep their own functions: trained linear modules, LoRA modules that compute more
     than two products (dropout, DoRA, a bias of LoRA), and merged adapters.
@@ -74,7 +78,7 @@ def speed_up_linear_modules(model: "torch.nn.Module") -> None:
 
 
 class FrozenWeight:
-    """The products with one weight, which is packed when it is first needed.
+    """Products with one frozen weight, which is packed when it is first needed.
 
     Args:
         packs: Whether the weight may be packed.
@@ -103,7 +107,7 @@ class FrozenWeight:
         bias: "torch.Tensor | None" = None,
         transposed: bool = False,
     ) -> "torch.Tensor":
-        """Return the product of rows with the weight, plus the bias.
+        """Return the product of the given rows and the weight, plus the bias.
 
         Args:
             rows: The rows, (n, in); (n, out) if `transposed`.
@@ -141,7 +145,7 @@ def _is_packable(weight: "torch.Tensor") -> bool:
 def _forward_linear(
     module: "torch.nn.Linear", products: FrozenWeight, input: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Compute a linear module without an adapter."""
+    """Compute the output of a linear module that does not have an adapter."""
     import torch
 
     weight, bias = module.weight, module.bias
@@ -160,7 +164,7 @@ def _forward_linear(
 def _forward_lora(
     module: "LoraLinear", products: FrozenWeight, x: "torch.Tensor", *args: object, **kwargs: object
 ) -> "torch.Tensor":
-    """Compute a linear module with a LoRA adapter."""
+    """Compute the output of a linear module that has a LoRA adapter."""
     base = module.base_layer
     active_names = [name for name in module.active_adapters if name in module.lora_A]
     output: torch.Tensor
@@ -187,7 +191,7 @@ def _forward_lora(
 
 
 def _has_frozen_base(module: "LoraLinear") -> bool:
-    """Return whether the base is a frozen linear module that autocast would not cast."""
+    """Return whether the base module is a frozen linear module that autocast would not convert."""
     import torch
 
     base = module.base_layer
@@ -200,7 +204,7 @@ def _has_frozen_base(module: "LoraLinear") -> bool:
 
 
 def _is_two_products(module: "LoraLinear", name: str) -> bool:
-    """Return whether the adapter is two products: no dropout, no bias, no DoRA."""
+    """Return whether an adapter consists of only two products: no dropout, no bias, no DoRA."""
     import torch
 
     dropout = module.lora_dropout[name]
@@ -214,7 +218,10 @@ def _frozen_linear() -> "type[torch.autograd.Function]":
     from torch.autograd.function import once_differentiable
 
     class FrozenLinear(torch.autograd.Function):
-        """rows (n, in), a frozen weight (out, in), its frozen bias (out) or None → (n, out)."""
+        """Linear function: rows (n, in) → (n, out).
+
+        The frozen weights are weight (out, in) and bias (out) or None.
+        """
 
         @staticmethod
         def forward(
@@ -242,7 +249,9 @@ def _frozen_linear_with_lora() -> "type[torch.autograd.Function]":
     from torch.autograd.function import once_differentiable
 
     class FrozenLinearWithLora(torch.autograd.Function):
-        """rows (n, in), weight (out, in), bias (out), A (rank, in), B (out, rank) → (n, out).
+        """Linear function with an adapter: rows (n, in) → (n, out).
+
+        The weights are weight (out, in), bias (out), A (rank, in) and B (out, rank).
 
         The output has the type of rows and weight.
         """

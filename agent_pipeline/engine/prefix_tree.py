@@ -1,4 +1,4 @@
-"""Rows of tokens as a tree in which a prefix that several rows share exists once.
+"""Prefix trees: rows of tokens in which a prefix that several rows share is stored only once.
 
 All rows of an agent begin with its system prompt and tools, and the trials of a task also share the
 first messages. A model that reads from left to right computes the same states after the same
@@ -20,13 +20,13 @@ IntArray = npt.NDArray[np.int64]
 
 
 def shared_prefix_length(rows: Sequence[Sequence[object]]) -> int:
-    """Return how many elements (tokens, characters) at the beginning are the same in all rows."""
+    """Return the number of leading elements (tokens or characters) that are equal in all rows."""
     return len(commonprefix(rows))  # type: ignore[arg-type]  # noqa: RUF071  of any sequences
 
 
 @dataclass(frozen=True)
 class RowNodes:
-    """The trained tokens of one row in a tree.
+    """The nodes of a tree that one row trains.
 
     Attributes:
         row_index: The index of the row in the rows that the tree was made of.
@@ -39,7 +39,7 @@ class RowNodes:
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """A tree of tokens in depth-first order.
+    """A prefix tree of tokens, in depth-first order.
 
     Node i is an ancestor of node j, or j itself, exactly if i ≤ j < `ends[i]`.
 
@@ -59,7 +59,7 @@ class PrefixTree:
 
 
 def pad_tree(tree: PrefixTree, unit: int) -> PrefixTree:
-    """Return the tree padded to a multiple of `unit` nodes.
+    """Return the tree, padded to a multiple of `unit` nodes.
 
     The added nodes (token 0) are a row of their own behind the others, in which nothing is trained.
     """
@@ -78,7 +78,7 @@ def pad_tree(tree: PrefixTree, unit: int) -> PrefixTree:
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The number of nodes that the tree of some rows would have, computed without the tree.
+    """The number of nodes that the tree of some rows would have, counted without building the tree.
 
     Attributes:
         rows: The token ids of the rows, sorted.
@@ -89,7 +89,7 @@ class NodeCount:
     nodes: int = 0
 
     def with_rows(self, added_rows: Sequence[Encoded]) -> "NodeCount":
-        """Return the count for a tree that also holds `added_rows`.
+        """Return the node count of a tree that also contains `added_rows`.
 
         A row adds the tokens that it does not share with its neighbours in sorted order.
         """
@@ -105,13 +105,15 @@ class NodeCount:
 
 
 def ids_up_to_last_trained(row: Encoded) -> list[int]:
-    """Return the token ids of a row without those behind its last trained token."""
+    """Return the token ids of a row up to its last trained token."""
     last_trained = max(position for position, is_trained in enumerate(row.trained) if is_trained)
     return row.input_ids[: last_trained + 1]
 
 
 def build_prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
-    """Return the tree of rows, without the tokens behind the last trained token of each row.
+    """Build the prefix tree of rows.
+
+    The tokens after the last trained token of each row are left out.
 
     Each row needs a trained token beyond its first token, because nothing predicts the first.
     """

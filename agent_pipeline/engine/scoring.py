@@ -1,4 +1,4 @@
-"""Losses of rows without gradients: how probable a model finds the assistant's tokens.
+"""Losses of rows without gradients: how probable a model considers the assistant's tokens.
 
 A loss is a mean negative log-likelihood in nats. A prefix that rows share (an agent's system prompt
 and tools) goes through the model once (`prefix_tree`), without padding. The output head is applied
@@ -32,25 +32,27 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 GPU_NODES = 8192
-"""Tokens per pass over a prefix tree on a GPU.
+"""Number of tokens per forward pass over a prefix tree on a GPU.
 
 8,192 are 1.5 times as fast as 2,048 (Qwen2.5-0.5B's shape, an H200).
 """
 
 CPU_NODES = 512
-"""Tokens per pass over a prefix tree on a CPU.
+"""Number of tokens per forward pass over a prefix tree on a CPU.
 
 Matrix products run at full speed, and few of the pairs that attention computes are masked.
 """
 
 TREE_ATTENTION = "prefix_tree"
-"""The name of the attention that `tree_attention` registers with transformers."""
+"""Name under which `tree_attention` registers its attention function with transformers."""
 
 HEAD_ROWS = 128
-"""Positions whose logits are held at once: with 152,000 tokens, 39 MB in bfloat16."""
+"""Number of positions whose logits are in memory at the same time. For 152,000 tokens, the logits
+take 39 MB in bfloat16.
+"""
 
 CACHED_BYTES = 2 << 20
-"""Bytes of float32 logits whose loss is computed at once.
+"""Size in bytes of the float32 logits whose loss is computed at a time.
 
 Logits that stay in a CPU's cache take half of the time.
 """
@@ -72,7 +74,7 @@ class RowLoss:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What a model predicts at the trained tokens of one row.
+    """A model's predictions for the trained tokens of one row.
 
     Attributes:
         losses: −log p of each trained token in nats, (trained tokens,).
@@ -85,7 +87,7 @@ class TokenScores:
 
 @dataclass(frozen=True)
 class ReadTokens:
-    """Tokens that a model has read, with the states that later tokens attend to.
+    """Tokens that a model has read, with the attention states that later tokens need.
 
     Attributes:
         ids: The tokens.
@@ -97,17 +99,19 @@ class ReadTokens:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the states take."""
+        """The memory of the attention states in bytes."""
         return sum(states.nbytes for layer in self.layers for states in layer)
 
 
 ScoredCallback = Callable[[TokenScores, ReadTokens | None], None]
-"""A function that gets the scores of a row, and the states of the row if they were kept."""
+"""A function that receives the scores of a row, and the attention states of the row if they were
+kept.
+"""
 
 
 @dataclass(frozen=True)
 class _ScoredRow:
-    """One row of a pass.
+    """One row of a scoring pass.
 
     Attributes:
         row_index: The index of the row among the rows of the pass.
@@ -121,7 +125,7 @@ class _ScoredRow:
 
 
 def average_losses(losses: Sequence[RowLoss]) -> float | None:
-    """Return the mean loss over all trained tokens of all rows; None without trained tokens.
+    """Return the mean loss over all trained tokens of all rows, or None if no token is trained.
 
     This is not the mean of the rows' means: a row with more trained tokens counts more.
     """
@@ -132,12 +136,12 @@ def average_losses(losses: Sequence[RowLoss]) -> float | None:
 
 
 def combine_losses(losses: Sequence[RowLoss]) -> RowLoss:
-    """Return the loss of several rows as if they were one row."""
+    """Return the loss of several rows, as if they were a single row."""
     return RowLoss(average_losses(losses), sum(row.trained_tokens for row in losses))
 
 
 def average_scores(scores: TokenScores | None) -> RowLoss:
-    """Return the loss of a row whose trained tokens have these scores."""
+    """Return the mean loss of a row, given the scores of its trained tokens."""
     if scores is None:
         return RowLoss(None, 0)
     return RowLoss(float(scores.losses.mean()), len(scores.losses))
@@ -164,7 +168,7 @@ def score_tokens(
     progress: Progress = silent,
     callbacks: Mapping[int, ScoredCallback] | None = None,
 ) -> list[TokenScores | None]:
-    """Return the scores of each encoded row's trained tokens.
+    """Return the scores of the trained tokens of each encoded row.
 
     Args:
         model: A model in memory. Dropout is switched off while the model reads.
@@ -217,13 +221,16 @@ def score_tokens(
 
 
 def without_adapter(model: "PreTrainedModel") -> "PreTrainedModel":
-    """Return the causal model inside a `PeftModel`, or the model itself if no adapter wraps it."""
+    """Return the causal model inside a `PeftModel`.
+
+    Return the model itself if it has no adapter.
+    """
     causal: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
     return causal
 
 
 def supports_tree_attention(causal: "PreTrainedModel", longest: int) -> bool:
-    """Return whether rows of up to `longest` tokens can be read as a tree, with the same result.
+    """Return whether rows of up to `longest` tokens can be read as a tree with the same result.
 
     The state of a token must depend only on the tokens that a mask shows it, and on their
     positions. That needs attention through transformers' interface in all layers, without sinks,
@@ -247,7 +254,7 @@ def supports_tree_attention(causal: "PreTrainedModel", longest: int) -> bool:
 
 
 def attends_to_all_tokens(causal: "PreTrainedModel", longest: int) -> bool:
-    """Return whether each layer attends to all tokens of a row of `longest` tokens.
+    """Return whether every layer attends to all tokens of a row of `longest` tokens.
 
     A layer with a shorter window does not, nor does a layer with a state instead of attention.
     """
@@ -272,7 +279,7 @@ def _score_row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Ite
 def _score_tree(
     causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
 ) -> Iterator[_ScoredRow]:
-    """Yield the scores of every row as soon as the last of its tokens has been read.
+    """Yield the scores of every row of a tree as soon as the row's last token has been read.
 
     Each node of the tree is read once. A pass reads the next nodes in depth-first order, and a mask
     shows each node its ancestors (tree attention: Miao et al. 2024, SpecInfer). After a pass, only
@@ -335,7 +342,7 @@ def _score_tree(
 def _read_tokens_above(
     cache: "DynamicCache", tree: PrefixTree, cached_nodes: IntArray, node: int
 ) -> ReadTokens:
-    """Return the tokens from the root to a node, with their states.
+    """Return the tokens on the path from the root to a node, with their attention states.
 
     Args:
         cache: The keys and values of the nodes in `cached_nodes`.
@@ -354,7 +361,7 @@ def _read_tokens_above(
 
 
 def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return the logits about a row's trained tokens, and these tokens.
+    """Return the logits for a row's trained tokens, and the trained tokens.
 
     Returns:
         The logits, (trained tokens, vocabulary), and the tokens, (trained tokens,).
@@ -374,7 +381,7 @@ def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tens
 def _score_states(
     head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor"
 ) -> TokenScores:
-    """Return the scores of targets under the head's logits, computed a few rows at a time.
+    """Return the scores of target tokens under the head's logits, computed a few rows at a time.
 
     Args:
         head: Makes logits from states.
@@ -401,7 +408,7 @@ def _score_states(
 
 
 def cached_rows(logits: "torch.Tensor") -> int:
-    """Return how many rows of logits, (n, vocabulary), are processed at once.
+    """Return the number of rows of logits, (n, vocabulary), that are processed at a time.
 
     On a CPU these are the rows that its cache holds in float32; on a GPU all rows.
     """

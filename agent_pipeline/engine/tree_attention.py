@@ -1,4 +1,4 @@
-"""Attention along a tree of prefixes: a token sees its ancestors and itself, and no other rows.
+"""Attention along a prefix tree: each token sees itself and its ancestors, but no other rows.
 
 A tree lies in a sequence in depth-first order, as runs of nodes without a fork. The queries of a
 run meet the keys of the runs above it and its own only, so pairs of tokens of different rows cost
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 QUERIES = 128
-"""Queries whose weights are computed at once on a CPU.
+"""Number of queries whose attention weights are computed at a time on a CPU.
 
 Their weights stay in the cache, and few of the computed pairs are masked.
 """
 
 KEPT_BYTES = 16 << 20
-"""Largest size of a layer's weights that are kept for the backward pass.
+"""Maximum size of a layer's attention weights that are kept for the backward pass.
 
 The weights of a longer tree are computed again. With 30 layers this is half a gigabyte.
 """
@@ -37,7 +37,7 @@ The weights of a longer tree are computed again. With 30 layers this is half a g
 
 @dataclass(eq=False)
 class Layout:
-    """How a tree lies in a sequence. A layout of `fixed` spans has no runs.
+    """The positions of a tree's nodes in a sequence. A layout of `fixed` spans has no runs.
 
     Attributes:
         run_lengths: The number of nodes of each run.
@@ -56,7 +56,7 @@ class Layout:
 
     @cached_property
     def pairs(self) -> int:
-        """Pairs of a query and a key of the same row, including pairs masked within a run."""
+        """Number of pairs of a query and a key in the same row, including masked pairs."""
         pairs = 0
         for length, runs_above in zip(self.run_lengths, self.ancestors, strict=True):
             nodes_above = sum(self.run_lengths[run] for run in runs_above)
@@ -64,11 +64,14 @@ class Layout:
         return pairs
 
     def to(self, device: "torch.device | str") -> "Layout":
-        """Return the same layout: its tensors are made when attention first needs them."""
+        """Return the same layout for another device.
+
+        Its tensors are created when attention first needs them.
+        """
         return self
 
     def mask(self, length: int, above: int, like: "torch.Tensor") -> "torch.Tensor":
-        """Return the mask of a run: −∞ if a key comes after the query within the run, else 0.
+        """Return the mask of a run: −∞ for a key after the query within the run, and otherwise 0.
 
         Args:
             length: The number of nodes of the run.
@@ -86,14 +89,14 @@ class Layout:
         return self._masks[length, above]
 
     def spans(self, device: "torch.device") -> Spans:
-        """Return where the queries and keys of each run lie, on a device."""
+        """Return the spans of the queries and keys of each run, as tensors on a device."""
         if self.fixed is None:
             self.fixed = find_spans(self.run_lengths, self.ancestors, device)
         return self.fixed
 
 
 def lay_out(tree: PrefixTree) -> Layout:
-    """Return the layout of a tree."""
+    """Compute the layout of a tree."""
     node_count = len(tree.tokens)
     is_not_below_previous = tree.parents[1:] != np.arange(node_count - 1)
     ends_elsewhere = tree.ends[1:] != tree.ends[:-1]
@@ -105,7 +108,7 @@ def lay_out(tree: PrefixTree) -> Layout:
 
 
 def attend_along_trees(causal: "PreTrainedModel") -> None:
-    """Give a model an attention that follows a tree if a forward pass has one.
+    """Give a model an attention function that follows a tree if the forward pass has a tree.
 
     Without a tree the attention is PyTorch's own (sdpa). The layout travels with the forward pass,
     so a pass that gradient checkpointing repeats has the layout too.
@@ -160,7 +163,7 @@ def _attend_by_kernel(
     scale: float,
     dropout: float = 0.0,
 ) -> "torch.Tensor":
-    """Return what the queries of a run see, by PyTorch's fused kernels.
+    """Return the attention output for the queries of a run, computed by PyTorch's fused kernels.
 
     Args:
         query: The queries of the run, (1, heads, length, size).
@@ -193,7 +196,9 @@ def _attend_by_products(
     layout: Layout,
     scale: float,
 ) -> "torch.Tensor":
-    """Return what the queries of a run see, by matrix products (shapes as in `_attend_by_kernel`).
+    """Return the attention output for the queries of a run, computed by matrix products.
+
+    Shapes are as in `_attend_by_kernel`.
 
     On a CPU the products take 0.6 of the fused kernel's time in float32 if oneDNN multiplies,
     because that kernel multiplies by MKL. By MKL the products take as long as the kernel. The
@@ -211,7 +216,7 @@ def _attend_by_products(
 
 @dataclass(frozen=True)
 class _QueryBlock:
-    """Some queries of a run.
+    """A block of queries of a run.
 
     Attributes:
         queries: Which queries of the run these are.
@@ -242,7 +247,10 @@ def _split_queries(queries: "torch.Tensor", keys: "torch.Tensor") -> Iterator[_Q
 def _masked_scores(
     rows: "torch.Tensor", keys: "torch.Tensor", query_count: int, layout: Layout
 ) -> "torch.Tensor":
-    """Return the scores of a block's queries; the last `query_count` keys are the queries' own."""
+    """Return the attention scores of a block's queries.
+
+    The last `query_count` keys belong to the queries themselves.
+    """
     scores = rows @ keys.transpose(1, 2)
     own_scores = scores.unflatten(1, (-1, query_count))[..., -query_count:]
     own_scores += layout.mask(query_count, 0, scores)
@@ -254,7 +262,10 @@ def _run_attention() -> "type[torch.autograd.Function]":
     import torch
 
     class RunAttention(torch.autograd.Function):
-        """The attention of one run, with weights that are kept or computed again."""
+        """The attention of one run.
+
+        Its weights are either kept or computed again for the backward pass.
+        """
 
         @staticmethod
         def forward(

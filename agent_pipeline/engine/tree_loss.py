@@ -1,4 +1,4 @@
-"""The loss of rows that are laid out as trees of prefixes, forward and backward.
+"""The loss of rows that are laid out as prefix trees, with its gradients.
 
 The rows of an agent begin with one system prompt and one list of tools, and the trials of a task
 with the same turns. A causal model computes the same states for the same prefix. The rows of an
@@ -30,16 +30,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MAX_NODES = 4096
-"""Largest number of nodes per tree if activations are recomputed in the backward pass.
+"""Maximum number of nodes per tree if the backward pass recomputes activations.
 
 A step with more nodes is split into several trees.
 """
 
 HEAD_ROWS = 512
-"""Trained positions whose logits are held at once: 100 MB of float32 for 49,152 tokens."""
+"""Number of trained positions whose logits are in memory at the same time. For 49,152 tokens, the
+logits take 100 MB of float32.
+"""
 
 UNIT = 64
-"""On a CPU, the nodes of a tree and its trained positions are padded to a multiple of this number.
+"""Multiple to which the nodes and the trained positions of a tree are padded on a CPU.
 
 CPU libraries keep buffers for each size of a product. With few sizes these buffers stay small, and
 freed memory can be reused. The trees of a GPU are padded in `cuda_graphs`.
@@ -47,7 +49,7 @@ freed memory can be reused. The trees of a GPU are padded in `cuda_graphs`.
 
 
 class TreeTensors(TypedDict):
-    """A tree as tensors: the inputs of the model, and what attention and the loss need.
+    """A tree as tensors: the model's inputs, and the inputs of attention and of the loss.
 
     Keys:
         input_ids: The tokens, (1, nodes).
@@ -72,14 +74,14 @@ class TreeTensors(TypedDict):
 
 @dataclass(frozen=True)
 class TreeOfRows:
-    """A tree, and the indices of the rows that it was made of."""
+    """A prefix tree, and the indices of the rows from which it was built."""
 
     tree: PrefixTree
     row_indices: list[int]
 
 
 def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[TreeOfRows]:
-    """Lay out the rows of one optimizer step as trees of at most `max_nodes` nodes each.
+    """Lay out the rows of one optimizer step as prefix trees of at most `max_nodes` nodes each.
 
     A longer row becomes a tree of its own.
     """
@@ -90,7 +92,7 @@ def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[T
 
 
 def group_units(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> list[list[int]]:
-    """Group units (rows that must share a tree) so that each group fits into one tree.
+    """Combine units (rows that must be in the same tree) into groups that each fit into one tree.
 
     Units are sorted first, so that units with a long common prefix share a group. A unit that is
     larger than `max_nodes` becomes a group of its own.
@@ -113,7 +115,7 @@ def group_units(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) 
 
 
 def share_rows(rows: Sequence[Encoded], process_count: int) -> list[list[Encoded]]:
-    """Share the rows of an optimizer step among processes.
+    """Distribute the rows of an optimizer step among processes.
 
     The shares have about equally many tokens, and rows with a common prefix stay together.
 
@@ -131,7 +133,7 @@ def share_rows(rows: Sequence[Encoded], process_count: int) -> list[list[Encoded
 
 
 def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MAX_NODES) -> float:
-    """Return the fraction of tokens that is left to compute if steps are laid out as trees.
+    """Return the fraction of tokens that remain to be computed if steps are laid out as trees.
 
     Args:
         rows: The rows of a training run, in order.
@@ -151,7 +153,7 @@ def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MA
 def trains_as_trees(
     model: "PreTrainedModel", rows: Sequence[Encoded], process_count: int = 1
 ) -> bool:
-    """Return whether training over trees is exact for this model.
+    """Return whether training on trees gives exact results for this model.
 
     Rows that share nothing are packed: their tree has several roots. If one process sees several
     GPUs, transformers splits each batch among them, and the rows of a step never meet.
@@ -164,7 +166,7 @@ def trains_as_trees(
 
 
 def tree_tensors(tree: PrefixTree, device: str = "cpu") -> TreeTensors:
-    """Return the tensors of a tree, padded for a kind of device (`cpu` or `cuda`)."""
+    """Convert a tree into tensors, padded for a type of device (`cpu` or `cuda`)."""
     import torch
 
     unit = UNIT if device == "cpu" else 1
@@ -188,21 +190,21 @@ def tree_tensors(tree: PrefixTree, device: str = "cpu") -> TreeTensors:
 
 
 def move_tensors(tensors: TreeTensors, device: "torch.device | str") -> TreeTensors:
-    """Return the tensors of a tree on a device."""
+    """Copy the tensors of a tree to a device."""
     values = cast("dict[str, Any]", tensors)
     moved = {name: value.to(device) for name, value in values.items()}
     return cast("TreeTensors", moved)
 
 
 def tree_loss(causal: "PreTrainedModel", tensors: TreeTensors) -> "torch.Tensor":
-    """Return the negative log-likelihood in nats, summed over all trained tokens of all rows."""
+    """Return the negative log-likelihood in nats, summed over the trained tokens of all rows."""
     return (token_losses(causal, tensors) * tensors["weights"]).sum()
 
 
 def row_log_probs(
     causal: "PreTrainedModel", tensors: TreeTensors, row_count: int
 ) -> "torch.Tensor":
-    """Return the log-probability in nats of each row's trained tokens, (row_count,)."""
+    """Return the log-probability in nats of the trained tokens of each row, (row_count,)."""
     log_probs = -token_losses(causal, tensors)[tensors["place_of"]]
     return log_probs.new_zeros(row_count).index_add(0, tensors["row_of"], log_probs)
 
@@ -249,7 +251,7 @@ def token_losses(causal: "PreTrainedModel", tensors: TreeTensors) -> "torch.Tens
 def head_losses(
     head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Return the cross-entropy of `head(states)` against each target; logits are not stored.
+    """Return the cross-entropy of `head(states)` against each target, without storing all logits.
 
     If the head is frozen, its gradient is computed together with the loss. If the head is trained,
     its logits are computed again in the backward pass.
@@ -283,7 +285,7 @@ def _frozen_head_losses() -> "type[torch.autograd.Function]":
     import torch
 
     class FrozenHeadLosses(torch.autograd.Function):
-        """The losses of a head whose weights need no gradient.
+        """The losses of an output head whose weights need no gradient.
 
         The gradient of the states is computed in the forward pass, a few rows at a time, in the
         memory of the logits. Rows that fit into a CPU's cache take half of the time.

@@ -1,4 +1,4 @@
-"""Attention of all runs of a tree by one GPU kernel: PyTorch's FlashAttention (`varlen_attn`).
+"""Attention of all runs of a tree in one GPU kernel: PyTorch's FlashAttention (`varlen_attn`).
 
 The kernel attends within many sequences of different lengths at once. Each run of a tree is a
 sequence for the kernel. Its keys are those of the runs above it and its own, one run after the
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_KERNEL_ERROR = 0.02
-"""Largest relative error of the kernel.
+"""Maximum relative error of the attention kernel.
 
 In bfloat16 the error is about 0.004. A mask with another alignment, or heads that share other keys,
 give 0.5 and more.
@@ -28,7 +28,7 @@ give 0.5 and more.
 
 @dataclass(frozen=True)
 class Spans:
-    """Where the queries and keys of each run lie.
+    """The positions of the queries and of the keys of each run.
 
     Attributes:
         keys: The nodes whose keys each run sees, one run after the other, (n,). None if these are
@@ -78,7 +78,7 @@ def find_spans(
 
 
 def supports_spans(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor") -> bool:
-    """Return whether `attend_spans` works, and is right, for tensors like these.
+    """Return whether `attend_spans` works and gives right results for tensors like these.
 
     The kernel is tried once for each shape of heads.
 
@@ -113,7 +113,7 @@ class HeadShape:
 def attend_spans(
     query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", spans: Spans, scale: float
 ) -> "torch.Tensor":
-    """Return what each query sees in the keys and values of its span.
+    """Return the attention output of each query over the keys and values of its span.
 
     Args:
         query: The queries, (1, heads, nodes, size).
@@ -159,7 +159,7 @@ def _repeated_rows() -> "type[torch.autograd.Function]":
     import torch
 
     class RepeatedRows(torch.autograd.Function):
-        """Rows of a tensor, each as often as an index names it.
+        """Rows of a tensor, each repeated as often as the index contains it.
 
         The gradients of a row that is named several times are summed in float32.
         """
@@ -182,7 +182,7 @@ def _repeated_rows() -> "type[torch.autograd.Function]":
 
 @cache
 def _is_right(shape: HeadShape, dtype: "torch.dtype", device: "torch.device") -> bool:
-    """Return whether the kernel agrees with masked attention on a small tree, gradients included.
+    """Return whether the kernel agrees with masked attention on a small tree, including gradients.
 
     An older PyTorch or GPU, or heads of an unsupported size, make the kernel raise. Then the answer
     is False.
@@ -236,7 +236,7 @@ def _is_right(shape: HeadShape, dtype: "torch.dtype", device: "torch.device") ->
 def _visible_pairs(
     run_lengths: Sequence[int], ancestors: Sequence[Sequence[int]]
 ) -> "torch.Tensor":
-    """Return which node sees which, (nodes, nodes) bool."""
+    """Return which nodes each node can see, as (nodes, nodes) bool."""
     import torch
 
     node_count = sum(run_lengths)

@@ -1,1 +1,1 @@
-"""The steps from a store to the table `sessions`: discovery, reading and incremental ingestion."""
+"""The steps from a store to the table `sessions`: discovery, reading, and incremental ingestion."""

@@ -1,4 +1,4 @@
-"""The block list of forgotten sessions, which no run may bring back.
+"""The block list of forgotten sessions, which prevents any run from reading them again.
 
 The list is a small table of the lake (`tables/forgotten_sessions`, without partitions). A session
 is recognized by its id alone, so the list contains only the sha256 of the id. If another record
@@ -49,13 +49,13 @@ class BlockedSession(NamedTuple):
 
 
 class BlockList(NamedTuple):
-    """The block list: all forgotten sessions."""
+    """The list of all forgotten sessions."""
 
     entries: frozenset[BlockedSession] = frozenset()
 
     @classmethod
     def read(cls, lake: Lake) -> "BlockList":
-        """Return the lake's list, which is empty if no session was forgotten.
+        """Read the lake's block list, which is empty if no session was forgotten.
 
         Raises:
             DataError: The list is damaged. No session may be read then, because it might be a
@@ -73,7 +73,7 @@ class BlockList(NamedTuple):
 
     @classmethod
     def add(cls, lake: Lake, session_ids: Iterable[str], key: PartitionKey | None) -> "BlockList":
-        """Put sessions on the lake's list and return the list.
+        """Add sessions to the lake's block list, and return the list.
 
         If two processes add sessions at the same time, all of them are on the list afterwards.
 
@@ -98,7 +98,7 @@ class BlockList(NamedTuple):
         return blocked
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
-        """Return whether a session of a partition was forgotten.
+        """Return whether the block list contains a session of a partition.
 
         If `key` is None, return whether the session was forgotten in all partitions.
         """
@@ -109,7 +109,7 @@ class BlockList(NamedTuple):
         return not self.entries.isdisjoint(entries)
 
     def list_partitions(self, session_id: str) -> list[str]:
-        """Return the partitions in which a session was forgotten.
+        """Return the partitions that have at least one forgotten session.
 
         `*` stands for all partitions.
         """
@@ -125,7 +125,7 @@ class BlockList(NamedTuple):
 
 
 def _make_row(entry: BlockedSession) -> JsonObject:
-    """Return an entry of the block list as a row of its table."""
+    """Convert an entry of the block list into a row of its table."""
     project, agent = entry.key or (None, None)
     return {
         "id_hash": entry.alias.removeprefix(ALIAS_PREFIX),

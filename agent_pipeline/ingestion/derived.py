@@ -1,4 +1,4 @@
-"""Search of derived tables for private data that the table `sessions` does not contain.
+"""Search for private data in derived tables that the table `sessions` does not contain.
 
 Every text of `sessions` has already been searched (`privacy_scan`). A text of another table is
 therefore searched only if `sessions` does not contain an equal text. Such texts are a judge's
@@ -23,7 +23,7 @@ from agent_pipeline.sessions.tables import is_json_type
 from agent_pipeline.storage.lake import Lake
 
 _Hashes: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
-"""Hashes of texts, of shape (texts,)."""
+"""Hashes of texts, as an array of shape (texts,)."""
 
 ID_COLUMNS = frozenset(
     {
@@ -43,7 +43,7 @@ _ROWS_PER_BATCH = 1000
 
 @dataclass(frozen=True)
 class DerivedScan:
-    """The result of searching a derived table.
+    """The result of searching a derived table for private data.
 
     Attributes:
         rows: Number of rows in the table.
@@ -63,7 +63,7 @@ class DerivedScan:
 def scan_derived(
     lake: Lake, asset: str, key: PartitionKey | None, redactor: Redactor
 ) -> DerivedScan:
-    """Search the texts of a table that do not occur in `sessions`.
+    """Search for private data in those texts of a table that do not occur in `sessions`.
 
     Args:
         lake: The lake with the tables.
@@ -112,21 +112,21 @@ def _find_unknown(texts: list[str], known_hashes: _Hashes) -> list[str]:
 
 
 def _hash_known_texts(lake: Lake, key: PartitionKey | None) -> _Hashes:
-    """Return the sorted hashes of the texts in `sessions`, for one partition or for all of them."""
+    """Return the sorted hashes of the texts in `sessions`, for one or for all partitions."""
     keys = [key] if key else lake.partitions("tables", "sessions")
     hashes = [_hash_session_texts(lake, key) for key in keys if lake.has("sessions", key)]
     return np.unique(np.concatenate(hashes)) if hashes else np.empty(0, np.int64)
 
 
 _last_hashes: dict[str, _Hashes] = {}
-"""Hashes of the texts of the last table, by its path and version.
+"""Hashes of the texts of the table that was searched last, by its path and version.
 
 They are kept because a run searches several tables of one partition.
 """
 
 
 def _hash_session_texts(lake: Lake, key: PartitionKey) -> _Hashes:
-    """Return the sorted hashes of the texts in a table `sessions`."""
+    """Return the sorted hashes of all texts in one table `sessions`."""
     path = lake.table("sessions", key)
     status = path.stat()
     version = f"{path} {status.st_size} {getattr(status, 'st_mtime_ns', status.st_mtime)}"
@@ -147,7 +147,7 @@ def _is_searched(name: str, data_type: pa.DataType) -> bool:
 
 
 def _holds_text(data_type: pa.DataType) -> bool:
-    """Return whether values of a type contain texts."""
+    """Return whether values of an Arrow type contain texts."""
     if (
         is_json_type(data_type)
         or pa.types.is_string(data_type)
@@ -162,7 +162,7 @@ def _holds_text(data_type: pa.DataType) -> bool:
 
 
 def _list_texts(column: pa.Array) -> Iterator[str]:
-    """Yield the texts in a column, and the names and values in its JSON."""
+    """Yield the texts in a column, including the keys and values of its JSON."""
     is_json = is_json_type(column.type)
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     for value in storage.to_pylist():
@@ -171,7 +171,7 @@ def _list_texts(column: pa.Array) -> Iterator[str]:
 
 
 def _list_leaves(value: object) -> Iterator[str]:
-    """Yield the texts in a value.
+    """Yield all texts inside a nested value.
 
     A JSON text, such as a call's arguments, counts as one text.
     """

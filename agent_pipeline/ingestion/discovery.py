@@ -1,4 +1,4 @@
-"""Discovery: a report on the content of each store, made by reading the store.
+"""Discovery: a report on what each store contains, made by reading the store.
 
 `agent-pipeline discover` shows the reports. Reading sessions into a table belongs to `ingestion`.
 """
@@ -17,7 +17,7 @@ from agent_pipeline.sources import Location, Reader, find, open_source
 from agent_pipeline.sources.base import TraceSource, add_note
 
 _MAX_REQUEST_CHARACTERS = 2000
-"""Maximum number of characters of a session's user messages that are compared with other
+"""Maximum number of characters of a session's user messages that discovery compares with other
 sessions.
 """
 
@@ -59,7 +59,7 @@ class PartitionReport(msgspec.Struct, kw_only=True):
 
 
 class StoreReport(msgspec.Struct, kw_only=True):
-    """A report on the content of one store.
+    """A report on what one store contains.
 
     Attributes:
         path: Path or URL of the store.
@@ -83,7 +83,7 @@ class StoreReport(msgspec.Struct, kw_only=True):
 
 
 class Discovery(msgspec.Struct, kw_only=True):
-    """Every store that was found, and the files that no reader recognizes.
+    """All stores that were found, and the files that no reader recognizes.
 
     Attributes:
         stores: One report per store.
@@ -105,7 +105,7 @@ def discover(
     blocked: BlockList,
     has_tasks: Callable[[PartitionKey], bool] | None = None,
 ) -> Discovery:
-    """Return a report on every store at some locations.
+    """Return a report on every store at the given locations.
 
     A folder of different kinds of files is searched for stores. A store that cannot be opened is
     reported with its error.
@@ -137,7 +137,7 @@ class _OpenStore(msgspec.Struct, frozen=True):
 def _open_stores(
     location: Location, known: Sequence[Reader], discovery: Discovery
 ) -> Iterator[_OpenStore]:
-    """Yield the stores at a location.
+    """Yield every store that is found at a location.
 
     Args:
         location: A store, or a folder of stores.
@@ -206,7 +206,7 @@ def _report_store(
 
 
 def _count_session(partition: PartitionReport, session: Session) -> None:
-    """Add a session that was not forgotten to the counts of a partition."""
+    """Add one session to the counts of a partition, unless the session was forgotten."""
     if session.judgment is None:
         partition.unjudged += 1
     else:
@@ -224,7 +224,7 @@ def _count_session(partition: PartitionReport, session: Session) -> None:
 
 
 def _generalize_judgment(judgment: str) -> str:
-    """Return a judgment that the pipeline knows, or `otherwise`.
+    """Return a judgment unchanged if the pipeline knows it. Otherwise, return `otherwise`.
 
     Any other judgment may be a private text of a person.
     """
@@ -232,7 +232,7 @@ def _generalize_judgment(judgment: str) -> str:
 
 
 def _speaks(session: Session, role: Role) -> bool:
-    """Return whether any message of a role has text or calls."""
+    """Return whether any message with a given role has text or calls."""
     for message in session.messages:
         if message["role"] == role:
             has_words = bool((message["content"] or "").strip())
@@ -242,7 +242,7 @@ def _speaks(session: Session, role: Role) -> bool:
 
 
 def _read_request(session: Session) -> str:
-    """Return the beginning of a session's user messages.
+    """Return the beginning of the text of a session's user messages.
 
     Trials of the same task usually have similar beginnings.
     """
@@ -253,7 +253,7 @@ def _read_request(session: Session) -> str:
 def _propose_tasks(
     report: StoreReport, partition: PartitionReport, requests: dict[str, str]
 ) -> None:
-    """Propose a `task_pattern` if the session ids look like ids of trials.
+    """Propose a `task_pattern` if the session ids look like the ids of trials.
 
     Args:
         report: Receives a note with the lines for the settings.
@@ -273,7 +273,7 @@ def _propose_tasks(
 
 
 def _note_missing_speakers(report: StoreReport, partition: PartitionReport) -> None:
-    """Add a note if at least half of a partition's sessions lack a user or an agent."""
+    """Add a note if at least half of a partition's sessions lack user or agent messages."""
     sessions = partition.sessions - partition.forgotten
     if not sessions:
         return
@@ -286,7 +286,7 @@ def _note_missing_speakers(report: StoreReport, partition: PartitionReport) -> N
 
 
 class _MissingSpeaker(msgspec.Struct, frozen=True):
-    """The text fragments of a note about sessions that lack a user or an agent."""
+    """The pieces of text for a note about sessions that lack user messages or agent messages."""
 
     fact: str
     consequence: str
@@ -305,7 +305,7 @@ _MISSING_AGENT = _MissingSpeaker(
 def _note_missing_speaker(
     report: StoreReport, partition: str, sessions: int, missing: int, words: _MissingSpeaker
 ) -> None:
-    """Add a note that many or all sessions lack a speaker.
+    """Add a note that many or all sessions lack the messages of one speaker.
 
     Args:
         report: Receives the note.

@@ -28,12 +28,12 @@ from agent_pipeline.sessions.tool_schemas import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_DIFFERENCE = 0.1
-"""Smallest difference between two shares that counts as a change."""
+"""Smallest difference between two shares that is reported as a change."""
 MAX_P_VALUE = 0.01
-"""Largest p-value (Fisher's exact test) at which two shares count as different."""
+"""Largest p-value (Fisher's exact test) with which two shares count as different."""
 MIN_OFFERED_SHARE = 0.9
-"""Smallest share of the last version's sessions with tools that had a tool, so that its absence
-counts as a removal.
+"""Smallest share of the last version's sessions that had a tool. If fewer sessions had the tool,
+its absence does not count as a removal.
 """
 
 _VERDICT_COLUMNS = ("verdict", "drop_reason")
@@ -41,7 +41,7 @@ _VALUES_OF_NULL = {"verdict": "none", "drop_reason": "kept"}
 
 
 class ToolChange(NamedTuple):
-    """A tool that was added or removed, or whose schema changed.
+    """A tool that was added, was removed, or has a changed schema.
 
     Attributes:
         tool: The tool.
@@ -60,7 +60,7 @@ class ToolChange(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The share of a value in the last version and in the new sessions.
+    """The share of one value in the last version of a table, and its share in the new sessions.
 
     Attributes:
         what: `verdict`, `drop_reason`, or an argument such as `refund.order_id`.
@@ -78,7 +78,7 @@ class Share(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """The differences between the new sessions and the last version.
+    """The differences between the new sessions of a table and the last version of the table.
 
     Attributes:
         sessions: Number of sessions in the last version.
@@ -94,7 +94,7 @@ class Drift(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """True if anything changed that a person should examine."""
+        """True if anything has changed that a user should examine."""
         return bool(self.tools) or any(share.moved for share in self.shares)
 
 
@@ -102,7 +102,7 @@ NO_DRIFT = Drift(0, 0, [], [])
 
 
 def measure_drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Drift:
-    """Compare the new sessions of a staged table with the table that it will replace.
+    """Compare the new sessions of a staged table with the table that the staged table will replace.
 
     Args:
         lake: The lake.
@@ -142,7 +142,7 @@ def compare_tables(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
 
 
 def _find_new_sessions(before: pq.ParquetFile, now: pq.ParquetFile) -> pa.Array:
-    """Return a flag for each row of `now`: whether its session is part of the comparison."""
+    """Return a flag for each row of `now` that tells whether its session is compared."""
     ids_before = before.read(["session_id"])["session_id"]
     ids_now = now.read(["session_id"])["session_id"]
     rows_before = pc.index_in(ids_now, ids_before)  # null if the session is new
@@ -169,7 +169,7 @@ def _find_new_sessions(before: pq.ParquetFile, now: pq.ParquetFile) -> pa.Array:
 
 @dataclass
 class _Profile:
-    """Counts of a table's sessions.
+    """Counts over the sessions of a table.
 
     Attributes:
         verdicts: Number of sessions by value, for the columns `verdict` and `drop_reason`.
@@ -198,13 +198,13 @@ class _CalledFunction(msgspec.Struct):
 
 
 class _CallInMessage(msgspec.Struct):
-    """A tool call in a message, as far as drift needs it."""
+    """The parts of a tool call in a message that are needed to measure drift."""
 
     function: _CalledFunction
 
 
 class _CallingMessage(msgspec.Struct):
-    """A message of which only the calls are decoded."""
+    """A message of which only the tool calls are decoded."""
 
     tool_calls: list[_CallInMessage] = []
 
@@ -213,7 +213,7 @@ _MESSAGES_DECODER = msgspec.json.Decoder(list[_CallingMessage])
 
 
 def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _Profile:
-    """Return the counts of a table's sessions.
+    """Count the tools, calls and verdicts of a table's sessions.
 
     Args:
         file: The table.
@@ -237,7 +237,7 @@ def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _
 
 
 def _count_tools(profile: _Profile, rows: pa.RecordBatch) -> None:
-    """Count the tools that sessions offered, and their schemas."""
+    """Count the sessions in which each tool was available, and each tool's schemas."""
     for entry in pc.value_counts(rows["tools"].storage).to_pylist():
         schemas, sessions = _read_schemas(entry["values"]), entry["counts"]
         if schemas:
@@ -273,7 +273,7 @@ def _read_schemas(tools: str) -> dict[str, str]:
 
 
 def _find_tool_changes(before: _Profile, now: _Profile) -> Iterator[ToolChange]:
-    """Yield the tools that were added or removed, or whose schema changed."""
+    """Yield the tools that were added, were removed, or have a changed schema."""
     for tool in sorted(before.offered.keys() | now.offered.keys()):
         if not before.offered[tool]:
             yield ToolChange(tool, "added")
@@ -312,7 +312,7 @@ def _compare_schemas(tool: str, before: Counter[str], now: Counter[str]) -> Iter
 
 
 def _read_argument_schemas(schema: str) -> dict[str, str]:
-    """Return the JSON schema of each argument, without its description.
+    """Return the JSON schema of each argument of a tool, without the argument's description.
 
     The schema of a required argument has `*` in front.
     """
@@ -329,14 +329,14 @@ def _read_argument_schemas(schema: str) -> dict[str, str]:
 
 
 def _drop_description(schema: object) -> object:
-    """Return a schema without its description."""
+    """Return a JSON schema without its description."""
     if not isinstance(schema, dict):
         return schema
     return {key: value for key, value in schema.items() if key != "description"}
 
 
 def _compare_verdicts(before: _Profile, now: _Profile) -> Iterator[Share]:
-    """Yield the shares of verdicts and drop reasons before and now."""
+    """Yield the shares of each verdict and drop reason, before and now."""
     for column, counts_before in before.verdicts.items():
         counts_now = now.verdicts[column]
         yield from _compare_counts(
@@ -360,20 +360,20 @@ def _compare_arguments(before: _Profile, now: _Profile) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class _Counts:
-    """Counts by value, and the total number of sessions or calls."""
+    """Counts by value, and the total number of the counted sessions or calls."""
 
     by_value: Mapping[str, int]
     total: int
 
 
 def _count_types(profile: _Profile, tool: str, argument: str) -> _Counts:
-    """Count the calls by the JSON type of an argument, including calls without the argument."""
+    """Count a tool's calls by the JSON type of one argument, or by its absence."""
     types, calls = profile.arguments[tool][argument], profile.calls[tool]
     return _Counts({**types, "absent": calls - types.total()}, calls)
 
 
 def _compare_counts(what: str, before: _Counts, now: _Counts) -> Iterator[Share]:
-    """Yield the share of each value before and now.
+    """Yield the share of each value, before and now.
 
     Args:
         what: The name of what was counted.

@@ -1,4 +1,4 @@
-"""The regression check on growth, which refuses a store that grew unusually fast.
+"""The regression check on growth, which refuses a table with unusually many new sessions.
 
 A person who can write sessions and their verdicts can change the model. Planted sessions come in
 large numbers, because a few sessions among many have little effect. If a store grew unusually fast,
@@ -19,13 +19,14 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_SESSIONS_BEFORE = 10
-"""Minimum number of sessions in the last table. A smaller table does not show what growth
-is usual.
+"""Minimum number of sessions in the last table. A smaller table does not show what growth is usual.
 """
 ALWAYS_ALLOWED_SESSIONS = 30
 """Number of new sessions that is never refused."""
 USUAL_MULTIPLE = 3
-"""Allowed number of new sessions, as a multiple of the usual number since the last run."""
+"""Maximum number of new sessions, as a multiple of the number that is usual in the time since the
+last run.
+"""
 _SECONDS_PER_DAY = 86_400
 
 
@@ -45,7 +46,7 @@ class Growth:
 
 
 class GrowthError(DataError):
-    """Raised if a table was refused because unusually many sessions are new.
+    """Raised if a table is refused because it has unusually many new sessions.
 
     Attributes:
         growth: The numbers that were compared.
@@ -101,7 +102,7 @@ def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_gro
 
 
 def _measure_daily_rate(times: pa.ChunkedArray) -> float:
-    """Return the number of sessions per day between the first and the last session."""
+    """Return the mean number of sessions per day between the first and the last session."""
     known = times.drop_null()
     if len(known) < 2:
         return 0.0
@@ -111,7 +112,7 @@ def _measure_daily_rate(times: pa.ChunkedArray) -> float:
 
 
 def _describe_largest_groups(new: pa.Table) -> str:
-    """Describe the most common task, reader and day of the new sessions, with their shares."""
+    """Describe the most frequent task, reader and day of the new sessions, each with its share."""
     days = [
         "no time" if time is None else f"{time:%Y-%m-%d}" for time in new["created_at"].to_pylist()
     ]

@@ -1,4 +1,4 @@
-"""Ingestion: writing the table `sessions` from a partition of a store.
+"""Ingestion: writing the table `sessions` from one partition of a store.
 
 One pass over the store creates the table. Up to two more passes (`unify_trials`) redact values that
 only another trial of the task marks as private. Then the inferred tools are completed, and the
@@ -47,14 +47,14 @@ from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 _MADE_BY, _TOOLS = b"made_by", b"tools"
-"""Keys in the metadata of `sessions_seen`."""
+"""Metadata keys of the table `sessions_seen`."""
 
 _PREVIEW_ROWS = 5
 
 
 @dataclass(frozen=True)
 class IngestionResult:
-    """A table that is written but not committed, with counts for the report.
+    """A table that has been written but not committed, with counts for the report.
 
     Attributes:
         table: The table.
@@ -77,7 +77,7 @@ class IngestionResult:
 
 @dataclass(frozen=True)
 class PassResult:
-    """A pass over a store, and the table that it wrote."""
+    """The result of one pass over a store, and the table that the pass wrote."""
 
     table_pass: TablePass
     table: StagedTable
@@ -150,7 +150,7 @@ def ingest(
 def unify_trials(
     result: PassResult, source: TraceSource, key: PartitionKey, lake: Lake
 ) -> PassResult:
-    """Redact values in all trials of a task that any trial of the task marks as private.
+    """Redact a value in all trials of a task if any trial of the task marks the value as private.
 
     A name that one trial marks as private may occur in another trial without such a mark. Only
     tasks that changed are examined, in two steps. First, the copied sessions of these tasks are
@@ -180,7 +180,7 @@ def unify_trials(
 def _stage_pass(
     table_pass: TablePass, source: TraceSource, key: PartitionKey, lake: Lake
 ) -> PassResult:
-    """Run a pass over a store and write its table."""
+    """Run one pass over a store, and write its table."""
     batches = table_pass.make_batches(source.stored(key))
     return PassResult(table_pass, lake.stage("sessions", key, batches, SESSIONS))
 
@@ -192,7 +192,7 @@ def _repeat_pass(
     key: PartitionKey,
     lake: Lake,
 ) -> PassResult:
-    """Run the next pass, which builds some sessions again, and delete the previous table.
+    """Run another pass, which builds some sessions again, and delete the previous pass's table.
 
     Args:
         result: The previous pass and its table.
@@ -221,7 +221,7 @@ def _open_last_table(lake: Lake, key: PartitionKey, makers: str) -> LastTable | 
 
 
 def _replace_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.RecordBatch]:
-    """Yield a table's batches with new inferred tools, and delete the table afterwards."""
+    """Yield the batches of a table with newly inferred tools, then delete the table."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, use_threads=False)
@@ -230,7 +230,7 @@ def _replace_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.Record
 
 
 def _fill_in_tools(table: pa.Table, tools: list[Tool]) -> pa.Table:
-    """Return a table in which rows without their own tools get the inferred tools."""
+    """Return a table in which rows that lack their own tools get the inferred tools."""
     origins = table["tools_origin"].to_pylist()
     if not any(origin in ("none", "inferred") for origin in origins):
         return table
@@ -253,7 +253,7 @@ def _fill_in_tools(table: pa.Table, tools: list[Tool]) -> pa.Table:
 
 
 def _count_sessions(staged: StagedTable) -> dict[str, Counter[str]]:
-    """Return counts of a table's sessions.
+    """Count the sessions of a table.
 
     Damage and skipped content are counted by kind. Sessions are counted by the source's judgment
     (`judgment`) and by the origin of their tools (`tools`).
@@ -268,7 +268,7 @@ def _count_sessions(staged: StagedTable) -> dict[str, Counter[str]]:
 
 
 def _add_up_counts(column: pa.ChunkedArray) -> Counter[str]:
-    """Return the totals of a JSON column that holds counts by kind."""
+    """Add up the counts in a JSON column that holds counts by kind."""
     sums: Counter[str] = Counter()
     for entry in pc.value_counts(column.cast(pa.string())).to_pylist():
         for kind, count in msgspec.json.decode(entry["values"]).items():
@@ -296,5 +296,5 @@ def _read_first_rows(staged: StagedTable) -> list[JsonObject]:
 
 @lru_cache(maxsize=1024)
 def _decode_counts(text: str) -> dict[str, int]:
-    """Return the counts that a JSON text holds."""
+    """Decode the counts in a JSON text."""
     return msgspec.json.decode(text, type=dict[str, int])

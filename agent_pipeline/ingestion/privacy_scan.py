@@ -1,4 +1,4 @@
-"""Search of the written table `sessions` for private data that redaction left in it.
+"""Search for private data that redaction left in the written table `sessions`.
 
 Only sessions that no earlier search found clean are searched. There are two searches, so that a
 mistake of the detectors does not go unnoticed. First, the detectors search the written sessions.
@@ -24,7 +24,7 @@ from agent_pipeline.storage.lake import Lake
 
 @dataclass(frozen=True)
 class PrivacyScan:
-    """The result of a search for private data.
+    """The result of searching a table for private data.
 
     Attributes:
         sessions: Number of sessions in the table.
@@ -46,7 +46,7 @@ def scan_new_sessions(
     source: TraceSource | None = None,
     reading: ReadingOptions | None = None,
 ) -> PrivacyScan:
-    """Search the sessions that no earlier search found clean, and record the result.
+    """Search sessions that no earlier search found clean for private data, and note the result.
 
     Args:
         lake: The lake with the table.
@@ -95,7 +95,7 @@ def scan_new_sessions(
 def _note_clean_sessions(
     lake: Lake, key: PartitionKey, seen: pa.Table, private_ids: list[str]
 ) -> None:
-    """Record that all sessions except the given ones are clean.
+    """Record that all sessions are clean, except for the given sessions.
 
     Args:
         lake: The lake.
@@ -116,7 +116,7 @@ def _find_values_in_store(
     redactor: Redactor,
     seen: pa.Table | None,
 ) -> PrivateValues:
-    """Return the private values of the stored sessions that no earlier search found clean.
+    """Return the private values in those stored sessions that no earlier search found clean.
 
     Args:
         source: The store.

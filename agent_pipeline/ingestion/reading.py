@@ -1,4 +1,4 @@
-"""Reading of a partition as canonical sessions, with the steps that follow every reader.
+"""Reading of a partition as canonical sessions, including the steps after the store's reader.
 
 The steps are repair, a system prompt and tools from the settings if the source has none, the task
 key, and redaction. If neither the source nor the settings have tools, tool schemas are inferred
@@ -30,7 +30,9 @@ from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import sha256_file
 
 _GUESSED_TASK_PREFIXES = ("text:", "session:")
-"""Prefixes of task keys that neither the settings nor the source define."""
+"""Prefixes of task keys that the pipeline guessed because neither the settings nor the source
+define the task.
+"""
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOMS_OF_TABLE = ("ingestion", "redaction", "sessions", "sources", "storage")
@@ -39,7 +41,7 @@ _ROOMS_OF_TABLE = ("ingestion", "redaction", "sessions", "sources", "storage")
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The settings for one agent's sessions.
+    """The settings for reading one agent's sessions.
 
     Attributes:
         system_prompt: The system prompt for sessions without one.
@@ -61,7 +63,7 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class PreparedSession:
-    """Facts about a prepared session.
+    """Facts about a session that has been prepared.
 
     Attributes:
         redacted: Counts of the redacted values, by kind.
@@ -77,7 +79,7 @@ class PreparedSession:
 
 
 class Preparation:
-    """The preparation of a partition's sessions, with counts over all of them.
+    """The preparation of a partition's sessions, with counts over all sessions.
 
     Attributes:
         options: The settings.
@@ -145,7 +147,7 @@ class Preparation:
         session.task_key = find_task_key(session, self._task_pattern, options.task_field)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
-        """Count a session that was prepared in this run or an earlier run.
+        """Count a session that was prepared in this run or in an earlier run.
 
         Args:
             session_id: The session.
@@ -159,7 +161,7 @@ class Preparation:
         self.private_ids += private_id
 
     def notes(self, key: PartitionKey) -> Iterator[str]:
-        """Yield sentences about the whole partition that a person should read."""
+        """Yield sentences about the whole partition that a user should read."""
         if self._sessions_without_match:
             yield (
                 f"The setting `task_pattern` ({self.options.task_pattern!r} names no task in "
@@ -273,7 +275,7 @@ def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_fie
 
 
 def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
-    """Return a partition's data version and its number of sessions.
+    """Return the data version of a partition, and its number of sessions.
 
     The version is the sha256 of the sessions' ids and digests, in order. It changes if any data
     changes that the reader uses. Copying or vacuuming a file does not change it.
@@ -288,7 +290,10 @@ def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
 
 
 def _match_task(pattern: re.Pattern[str], session_id: str) -> str:
-    """Return the task that a pattern finds in a session id, or an empty text."""
+    """Return the task that a pattern finds in a session id.
+
+    Return an empty text if it finds none.
+    """
     match = pattern.search(session_id)
     if match is None:
         return ""
@@ -328,7 +333,7 @@ def compile_task_pattern(pattern: str) -> re.Pattern[str] | None:
 
 
 def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
-    """Return a hash of everything that determines the table except the store itself.
+    """Return a hash of everything that determines the table's content except for the store.
 
     This includes the code, the settings, and the readers with their versions and their own code.
     """
@@ -338,7 +343,7 @@ def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
 
 @cache
 def _hash_foreign_code(reader: type) -> list[str]:
-    """Return the hashes of the files that define a reader's classes outside of this package."""
+    """Return the hashes of files outside this package that define a reader's classes."""
     files = set()
     for base in reader.__mro__:
         file = getattr(sys.modules.get(base.__module__), "__file__", None)

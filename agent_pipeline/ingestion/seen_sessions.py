@@ -33,11 +33,11 @@ SEEN_SCHEMA = pa.schema(
     ]
 )
 TABLE_SHA256 = b"table_sha256"
-"""Key of the sha256 of the table `sessions` that the notes describe."""
+"""Metadata key of the sha256 of the table `sessions` that the notes describe."""
 
 
 class SeenSession(NamedTuple):
-    """A row of `sessions_seen`, with the notes about one session.
+    """A row of `sessions_seen`: the notes about one session.
 
     All rows are held as an Arrow table, which takes about 60 bytes per session besides the ids.
 
@@ -62,7 +62,7 @@ class SeenSession(NamedTuple):
 
 @dataclass(frozen=True)
 class SeenTable:
-    """The notes about a table `sessions`, and the table itself."""
+    """A table `sessions`, and the notes about its rows."""
 
     seen: pa.Table
     file: pq.ParquetFile
@@ -85,7 +85,7 @@ def read_seen_sessions(lake: Lake, key: PartitionKey) -> SeenTable | None:
 
 
 def share_call_texts(seen: pa.Table) -> pa.Table:
-    """Return the notes with a single shared text for all sessions that have the same calls."""
+    """Return the notes so that sessions with the same calls share a single text object."""
     index = seen.schema.get_field_index("calls")
     return seen.set_column(index, "calls", seen["calls"].dictionary_encode())
 
@@ -102,14 +102,14 @@ def make_id_column(ids: Iterable[str]) -> pa.Array:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Successive row groups of a table, and the index of their first row."""
+    """Successive row groups of a table, and the index of the first row in them."""
 
     groups: list[pa.Table]
     first_row: int
 
 
 class RowReader:
-    """A reader of a table's rows in order, one row group at a time.
+    """A reader of a table's rows in order, which holds only a few row groups in memory.
 
     A thread reads the next row group in the background, without the interpreter lock.
     """
@@ -121,18 +121,18 @@ class RowReader:
         self._next_group = self._thread.submit(self._read_group, 0)
         self._groups: list[pa.Table] = []
         self._sizes: list[int] = []
-        """Length of each row's messages in bytes, for the row groups in memory."""
+        """Length in bytes of each row's messages, for the row groups in memory."""
         self._first_row = 0
         self._end_row = 0
 
     def measure_row(self, row_index: int) -> int:
-        """Return the length of a row's messages in bytes."""
+        """Return the length in bytes of a row's messages."""
         while row_index >= self._end_row:
             self._load_next_group()
         return self._sizes[row_index - self._first_row]
 
     def take_groups(self, last_row: int) -> RowGroups:
-        """Return the row groups in memory.
+        """Return the row groups that are in memory.
 
         Row groups that end at or before `last_row` are then removed from memory.
         """
@@ -144,13 +144,13 @@ class RowReader:
         return row_groups
 
     def _read_group(self, group_index: int) -> pa.Table | None:
-        """Return a row group, or None after the last one."""
+        """Return the next row group, or None after the last row group."""
         if group_index >= self._file.num_row_groups:
             return None
         return self._file.read_row_group(group_index, use_threads=False)
 
     def _load_next_group(self) -> None:
-        """Load the next row group into memory, and start reading the one after it."""
+        """Load the next row group into memory, and start reading the row group after it."""
         group = self._next_group.result()
         if group is None:
             raise IndexError("the last table has no such row")

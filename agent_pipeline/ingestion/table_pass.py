@@ -1,4 +1,4 @@
-"""One pass over a store, which creates the rows of the table `sessions`.
+"""One pass over a store, which writes the rows of the table `sessions`.
 
 A session that changed is built and prepared; the row of any other session is copied from the last
 table. Copying gives the same bytes as building the whole table again. `ingestion` decides which
@@ -46,7 +46,7 @@ from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import StagedTable
 
 PrivateValues = dict[str, dict[str, str]]
-"""Private values and their kinds, by session id."""
+"""Private values and the kind of each value, by session id."""
 
 _SHAPES_DECODER = msgspec.json.Decoder(list[CallShape])
 
@@ -69,11 +69,11 @@ class LastTable:
 
     @classmethod
     def open(cls, file: pq.ParquetFile, seen: pa.Table, tools: list[Tool]) -> "LastTable":
-        """Return a table with its notes, sorted for searching by session id."""
+        """Open a table with its notes, sorted so that sessions can be searched by id."""
         return cls(file, seen.combine_chunks(), pc.sort_indices(seen["session_id"]), tools)
 
     def find_row(self, session_id: str, guess: int) -> int | None:
-        """Return the index of a session's row, or None if the table does not have the session.
+        """Return the row index of a session, or None if the table does not contain the session.
 
         Args:
             session_id: The session.
@@ -97,7 +97,7 @@ class LastTable:
 
 @dataclass(frozen=True)
 class _RowPlace:
-    """The origin of a row in a batch.
+    """The place from which a row of a batch comes: the last table, or a newly built row.
 
     The index refers to the last table if the row is copied, and to the built rows otherwise.
     """
@@ -124,7 +124,7 @@ class _PendingBatch:
 
 
 class TablePass:
-    """One pass over a store.
+    """One pass over the sessions of a store.
 
     The first pass builds every session that changed. A later pass copies the table of the previous
     pass, except for certain sessions, which are built again with more private values.
@@ -146,7 +146,7 @@ class TablePass:
         last: LastTable | None,
         rebuilt: PrivateValues | None = None,
     ) -> None:
-        """Create a pass.
+        """Create a pass over a store.
 
         Args:
             key: The partition.
@@ -166,13 +166,13 @@ class TablePass:
         self._last = last
         self._rebuilt = rebuilt
         self._values_by_task: dict[str, Known] = {}
-        """Private values of each task's trials, by the hash of the task. They are kept only in
+        """Private values in the trials of each task, by the hash of the task. They are kept only in
         memory.
         """
         self._call_texts: set[str] = set()
 
     def start_next(self, table: StagedTable, rebuilt: PrivateValues) -> "TablePass":
-        """Return a new pass over the same sessions that starts from this pass's table.
+        """Return a new pass over the same sessions, which can copy rows from this pass's table.
 
         Args:
             table: The table of this pass.
@@ -186,7 +186,7 @@ class TablePass:
         return next_pass
 
     def check_complete(self) -> None:
-        """Check that this pass read the same sessions as the previous pass, in the same order.
+        """Check that this pass read the same sessions in the same order as the previous pass.
 
         Raises:
             DataError: The store lost sessions between the passes.
@@ -198,7 +198,7 @@ class TablePass:
             )
 
     def find_changed_tasks(self) -> set[str]:
-        """Return the tasks with private values whose sessions changed since the last table.
+        """Return the tasks with private values of which a session has changed since the last table.
 
         A task counts if a session joined it, left it, or changed. The result contains hashes of
         tasks.
@@ -214,7 +214,7 @@ class TablePass:
         return set(pc.unique(tasks.filter(is_changed)).to_pylist())
 
     def find_copies(self, tasks: set[str]) -> PrivateValues:
-        """Return the copied sessions of certain tasks.
+        """Return the sessions of certain tasks whose rows were copied from the last table.
 
         Such a session has to be read again: its private values are not stored, and its row may
         contain pseudonyms of values that no other trial marks as private any more.
@@ -225,7 +225,7 @@ class TablePass:
         return {session_id: {} for session_id in copies.to_pylist()}
 
     def find_private_values(self, tasks: set[str], table: StagedTable) -> PrivateValues:
-        """Return the values in a table's rows that another trial of the same task marks as private.
+        """Return the values in some rows that another trial of the same task marks as private.
 
         Args:
             tasks: Hashes of the tasks to search.
@@ -251,7 +251,7 @@ class TablePass:
         return private_values
 
     def _list_tasks_with_trials(self, tasks: Iterable[str]) -> pa.Array:
-        """Return the tasks in which a value of one trial may occur in another trial.
+        """Return the tasks in which a value of one trial may also occur in another trial.
 
         This requires two trials. If any session was forgotten, one trial is enough, because the
         forgotten session may have been the other trial.
@@ -264,14 +264,14 @@ class TablePass:
         return known_tasks.filter(pc.is_in(known_tasks, make_id_column(tasks)))
 
     def infer_tools(self) -> list[Tool]:
-        """Return the tools inferred from all calls so far."""
+        """Return the tools inferred from all calls read so far."""
         schemas = ToolSchemas()
         for text in self._call_texts:
             schemas.add(_SHAPES_DECODER.decode(text))
         return schemas.tools()
 
     def make_batches(self, stored_sessions: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the table.
+        """Yield the record batches of the table.
 
         A batch has a thousand rows, or fewer if the rows are long.
         """
@@ -322,11 +322,11 @@ class TablePass:
             self.preparation.prepare(stored.build(), known=self._values_by_task)
 
     def _find_last_row(self, stored: Stored, guess: int) -> int | None:
-        """Return the index of a session's row in the last table, or None."""
+        """Return the row index of a session in the last table, or None."""
         return self._last.find_row(stored.session_id, guess) if self._last else None
 
     def _has_digest(self, row_index: int, digest: bytes) -> bool:
-        """Return whether the store had the same session data when the last table was written."""
+        """Return whether a session's data in the store is the same as for the last table."""
         return self._last is not None and self._last.seen["digest"][row_index].as_py() == digest
 
     def _copy_row(self, pending: _PendingBatch, reader: RowReader, row_index: int) -> None:
@@ -337,7 +337,7 @@ class TablePass:
         self._note_seen(pending, self._last.read_seen(row_index))
 
     def _build_row(self, pending: _PendingBatch, stored: Stored) -> None:
-        """Read and prepare a session, and add its row to the pending batch."""
+        """Read and prepare a session, and add the resulting row to the pending batch."""
         session = self._blocked.replace_names(stored.build(), self._key)
         extra_values = self._rebuilt.get(stored.session_id) if self._rebuilt else None
         prepared = self.preparation.prepare(
@@ -363,7 +363,7 @@ class TablePass:
         pending.seen.append(seen)
 
     def _finish_batch(self, pending: _PendingBatch, reader: RowReader | None) -> pa.RecordBatch:
-        """Return the pending rows as a batch, with built and copied rows in their order."""
+        """Return the pending rows as one batch, with built and copied rows in original order."""
         if self.tools is None:
             self.tools = self.infer_tools()  # the first batch usually has calls of all tools
         built = make_session_batch(pending.built_rows, encode_json(self.tools))
@@ -384,7 +384,7 @@ class TablePass:
 
 
 def combine_batches(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as a single record batch."""
+    """Combine the batches of a table into a single record batch."""
     return table.combine_chunks().to_batches()[0]
 
 

@@ -26,27 +26,29 @@ _TRIAL_SUFFIXES = (
 )
 
 MIN_RATIO_WITH_WORD = 1.15
-"""Minimum similarity within groups, as a multiple of the similarity across groups, if the ids
-contain a word for "trial".
+"""Minimum ratio of the request similarity within a task to the similarity across tasks, if the
+session ids contain a word for "trial".
 """
 MIN_RATIO = 1.4
-"""Minimum similarity within groups, as a multiple of the similarity across groups, if the ids
-contain no word for "trial".
+"""Minimum ratio of the request similarity within a task to the similarity across tasks, if the
+session ids contain no word for "trial".
 """
 MIN_SESSIONS = 4
 MIN_GROUPED_SHARE = 0.6
-"""Minimum share of the ids that must fit the pattern and have a group."""
+"""Minimum share of the session ids that must fit the pattern and share their task with another
+session.
+"""
 MIN_SIMILARITY = 0.2
 EQUAL_SIMILARITY = 0.9
-"""Similarity within groups above which requests count as equal, even if all requests are
-similar.
+"""Similarity of requests within a task above which the requests count as equal, even if all
+requests are similar.
 """
 _MAX_PAIRS = 1000
 
 
 @dataclass(frozen=True)
 class PatternProposal:
-    """A proposed `task_pattern`.
+    """A proposed value of the setting `task_pattern`.
 
     Attributes:
         pattern: The regular expression.
@@ -58,7 +60,7 @@ class PatternProposal:
 
     @property
     def trials(self) -> int:
-        """Number of sessions whose task would have another trial."""
+        """Number of sessions whose task would have more than one trial."""
         return sum(len(ids) for ids in _list_groups(self.tasks))
 
     def lines(self, partition: str) -> str:
@@ -68,14 +70,14 @@ class PatternProposal:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A pattern to try, and the minimum ratio of similarity within and across groups."""
+    """A pattern to try, and the minimum ratio of similarity within groups to that across groups."""
 
     pattern: str
     min_ratio: float
 
 
 def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
-    """Propose a `task_pattern` for sessions without a task in the source.
+    """Propose a `task_pattern` for sessions whose source does not name a task.
 
     Args:
         requests: The request of each session, by session id. The order does not matter.
@@ -106,7 +108,7 @@ def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
 
 
 def _list_candidates() -> Iterator[_Candidate]:
-    """Yield the patterns to try, starting with patterns that contain a word for "trial"."""
+    """Yield the patterns to try. The patterns that contain a word for "trial" come first."""
     for word in (*_TRIAL_WORDS, *_TRIAL_LETTERS):
         pattern = rf"(?i)^(.*?){_SEPARATOR}?(?<![a-z]){word}[-_=:.]?\d+(?![a-z0-9])(.*)$"
         yield _Candidate(pattern, MIN_RATIO_WITH_WORD if word in _TRIAL_WORDS else MIN_RATIO)
@@ -115,7 +117,7 @@ def _list_candidates() -> Iterator[_Candidate]:
 
 
 def _simplify(pattern: str, tasks: Mapping[str, str]) -> str:
-    """Return a simpler pattern if one finds the same tasks. Otherwise, return the given pattern."""
+    """Return a simpler pattern if it finds the same tasks. Otherwise, return the given pattern."""
     word = re.search(r"\(\?<!\[a-z\]\)(\w+)", pattern)
     starts = [rf"{separator}{word[1]}" for separator in _SEPARATORS] if word else _SEPARATORS
     for start in starts:
@@ -127,7 +129,7 @@ def _simplify(pattern: str, tasks: Mapping[str, str]) -> str:
 
 
 def _name_tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
-    """Return the tasks that a pattern finds, by session id, as the setting would apply it."""
+    """Return the task that a pattern finds for each session id, as the setting would find it."""
     tasks = {}
     for session_id in ids:
         match = re.search(pattern, session_id)
@@ -148,7 +150,7 @@ def _list_groups(tasks: Mapping[str, str]) -> list[list[str]]:
 
 
 def _pair_within(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of sessions within groups.
+    """Yield pairs of sessions that are in the same group.
 
     Each group gives at most the same number of pairs, so that a large group does not dominate.
     """
@@ -158,7 +160,7 @@ def _pair_within(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _pair_across(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield one pair of sessions for each pair of groups."""
+    """Yield one pair of sessions from each pair of different groups."""
     for left_ids, right_ids in combinations(groups, 2):
         yield left_ids[0], right_ids[-1]
 
@@ -166,7 +168,7 @@ def _pair_across(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 def _measure_similarity(
     words: Mapping[str, frozenset[str]], pairs: Iterable[tuple[str, str]]
 ) -> float:
-    """Return the mean share of words that two requests have in common.
+    """Return the mean share of words that pairs of requests have in common.
 
     Args:
         words: The words of each request, by session id.

@@ -18,14 +18,16 @@ from agent_pipeline.sessions.tables import make_scalar, read_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 MIN_COUNT_TO_COMPARE = 10
-"""Minimum number of sessions or verdicts for a comparison. Losing half of fewer means nothing."""
+"""Minimum number of sessions or verdicts in the last table. If the number is smaller, losing half
+of them is not suspicious.
+"""
 
 _TABLES_WITH_COUNTS = ("sessions", "judged_sessions", "curated_sessions")
 _MAX_NOTES_IN_ERROR = 3
 
 
 class VolumeError(DataError):
-    """Raised if a table was refused because too little of the last table is left.
+    """Raised if a table is refused because it keeps too little of the last table.
 
     Attributes:
         what: The kind of the missing data: `sessions`, `verdicts`, `metrics` or `labels`.
@@ -42,7 +44,7 @@ class VolumeError(DataError):
         now: int,
         notes: Sequence[str] = (),
     ) -> None:
-        """Create the error; the class describes its attributes.
+        """Create the error. The class describes the attributes.
 
         Args:
             asset: The table.
@@ -75,7 +77,7 @@ def check_volume(
     smallest_share: float,
     notes: Sequence[str] = (),
 ) -> None:
-    """Check that a staged table still has enough of the last table's sessions and verdicts.
+    """Check that a staged table keeps enough of the last table's sessions and verdicts.
 
     If the last table is damaged, a table that was derived from it provides the counts. The staged
     table is deleted if an error is raised.
@@ -113,7 +115,7 @@ def check_volume(
 
 
 def _read_last_counts(lake: Lake, key: PartitionKey) -> Counter[str] | None:
-    """Return the counts of the last run, from the first table that can be read."""
+    """Return the counts of the last run, read from the first readable table."""
     for asset in _TABLES_WITH_COUNTS:
         try:
             with lake.open(asset, key) as file:

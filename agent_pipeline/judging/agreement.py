@@ -1,4 +1,4 @@
-"""Agreement of each judge with people, on the sessions that both have judged."""
+"""Agreement between each judge and people, on the sessions that both have judged."""
 
 import math
 from collections import Counter, defaultdict
@@ -9,12 +9,12 @@ from agent_pipeline.judging.labels import Verdict
 from agent_pipeline.judging.verdict_policy import JudgedSession
 
 VerdictPairs = Counter[tuple[Verdict, Verdict]]
-"""Number of sessions with each pair of a person's verdict and a judge's verdict."""
+"""Number of sessions for each combination of a person's verdict and a judge's verdict."""
 
 
 @dataclass(frozen=True)
 class AgreementRow:
-    """The agreement of one judge or measure with people.
+    """The agreement between one judge or measure and people.
 
     Attributes:
         name: The judge or the measure.
@@ -34,12 +34,12 @@ class AgreementRow:
 
     @property
     def sessions(self) -> int:
-        """The number of sessions that both have judged."""
+        """The number of sessions that both people and the judge have judged."""
         return self.both_acceptable + self.both_unacceptable + self.too_kind + self.too_strict
 
     @property
     def share(self) -> float:
-        """The share of the sessions on which people and the judge agree."""
+        """The share of the jointly judged sessions on which people and the judge agree."""
         return (self.both_acceptable + self.both_unacceptable) / self.sessions
 
 

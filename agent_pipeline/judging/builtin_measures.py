@@ -18,7 +18,7 @@ _REFUSAL = re.compile(
     r"|participate)",
     re.IGNORECASE,
 )
-"""Pattern for the beginning of an answer that declines to help.
+"""Pattern of the beginning of an answer that declines to help.
 
 An apology alone ("I'm sorry, your order is late") is not a refusal.
 """
@@ -26,7 +26,7 @@ An apology alone ("I'm sorry, your order is late") is not a refusal.
 
 @measure
 def ended_with_answer(context: EvaluationContext) -> MeasureResult:
-    """Pass if the agent has the last word.
+    """Pass if the last message of the session is the agent's answer.
 
     A user message at the end is ignored. A run that ended with a tool call by its source's own
     rules passes too.
@@ -44,7 +44,7 @@ def ended_with_answer(context: EvaluationContext) -> MeasureResult:
 def answer_mentions(
     context: EvaluationContext, text: str, ignore_case: bool = True
 ) -> MeasureResult:
-    """Pass if the last answer contains the text.
+    """Pass if the last answer contains a given text.
 
     All kinds of white space are treated as equal.
 
@@ -65,7 +65,10 @@ def answer_mentions(
 
 @measure
 def no_refusal(context: EvaluationContext) -> MeasureResult:
-    """Pass if the last answer does not begin by declining to help (English wordings only)."""
+    """Pass if the last answer does not begin by declining to help.
+
+    Only English wordings are recognized.
+    """
     if not context.final_answer:
         return MeasureResult(None, "no answer at the end")
     answer = context.final_answer.replace("\u2019", "'")  # a typographic apostrophe
@@ -76,7 +79,7 @@ def no_refusal(context: EvaluationContext) -> MeasureResult:
 
 @measure
 def called_tool(context: EvaluationContext, name: str, times: int | None = None) -> MeasureResult:
-    """Pass if the tool was called.
+    """Pass if a given tool was called.
 
     Args:
         context: The session.
@@ -109,7 +112,7 @@ def arguments_match_schema(context: EvaluationContext) -> MeasureResult:
 
 @measure
 def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureResult:
-    """Pass if at most `allowed` calls repeat an earlier call.
+    """Pass if the number of calls that repeat an earlier call is at most `allowed`.
 
     A repeated call has the same name, arguments and result. The same call with another result is a
     retry or a poll, and does not count.
@@ -129,7 +132,7 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
 
 @measure
 def at_most_steps(context: EvaluationContext, steps: int) -> MeasureResult:
-    """Pass if the agent has at most `steps` messages.
+    """Pass if the agent wrote at most `steps` messages.
 
     A message may have any number of calls.
     """

@@ -1,4 +1,4 @@
-"""Check of calls against the JSON schemas of the session's tools."""
+"""Validation of tool calls against the JSON schemas of the session's tools."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from agent_pipeline.sessions.transcript import PairedCall
 
 
 def find_call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
-    """Return the problem of a call, or an empty text if the call is valid.
+    """Return a description of what is wrong with a call, or an empty text if the call is valid.
 
     A call is invalid if the tool does not exist, or if the tool's schema does not allow the
     arguments.

@@ -13,7 +13,7 @@ from agent_pipeline.sessions.transcript import PairedCall, is_failed, pair_calls
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """A session in the form that is evaluated.
+    """A session in the form that measures and rubrics evaluate.
 
     Treat the whole object as read-only, because every measure of a session gets the same object.
 
@@ -40,22 +40,22 @@ class EvaluationContext:
 
     @cached_property
     def calls(self) -> list[PairedCall]:
-        """Every tool call in order, with its result."""
+        """Every tool call with its result, in the order of the session."""
         return pair_calls(self.messages)
 
     @cached_property
     def results(self) -> list[str]:
-        """The text of every tool result, in order."""
+        """The text of every tool result, in the order of the session."""
         return [message["content"] for message in self.messages if message["role"] == "tool"]
 
     @cached_property
     def failures(self) -> list[bool]:
-        """For each tool result, whether it is an error by its record or by its text."""
+        """For each tool result, whether its record or its text says that it is an error."""
         return [is_failed(message) for message in self.messages if message["role"] == "tool"]
 
     @cached_property
     def last_spoken(self) -> Message | None:
-        """The last message, ignoring system messages and user messages at the end."""
+        """The last message, not counting system messages and user messages at the end."""
         for message in reversed(self.messages):
             if message["role"] not in ("system", "user"):
                 return message
@@ -63,7 +63,7 @@ class EvaluationContext:
 
     @cached_property
     def final_answer(self) -> str:
-        """The agent's last text, or an empty text.
+        """The last text that the agent wrote, or an empty text.
 
         It is empty if the agent called a tool in its last message, or if a tool result is last.
         User messages at the end are ignored.
@@ -92,7 +92,7 @@ class CallIdentity:
 
 
 def identify_call(call: PairedCall) -> CallIdentity:
-    """Return the parts of a call that are equal if one call repeats another.
+    """Return the parts of a call that are equal if a call repeats another call.
 
     The same call with a different result is a retry or a poll, not a repetition.
     """

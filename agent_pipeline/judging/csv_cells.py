@@ -1,11 +1,11 @@
-"""Cells of a CSV file, protected against being read as formulas by spreadsheets."""
+"""Cells of a CSV file, protected so that spreadsheets do not read them as formulas."""
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _MARK = "'"
 
 
 def to_cell(text: str) -> str:
-    """Return a text as a cell of a CSV file.
+    """Convert a text into a cell of a CSV file.
 
     A spreadsheet computes a text that begins like a formula, so such a text gets an apostrophe in
     front.
@@ -17,5 +17,5 @@ def to_cell(text: str) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """Return the original text of a cell that `to_cell` wrote."""
+    """Restore the original text of a cell that `to_cell` wrote."""
     return cell[1:] if cell.startswith(_MARK) and to_cell(cell[1:]) == cell else cell

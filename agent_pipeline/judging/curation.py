@@ -1,4 +1,4 @@
-"""Decisions on the use of each judged session, with the first reason against the session.
+"""Decisions on how each judged session is used, with the first reason against the session.
 
 The reasons are checked in this order: state of the record, damage, content that must not be
 trained, verdict, measures, repetitions, limits. A session that was judged good is never used as a
@@ -40,7 +40,7 @@ from agent_pipeline.sessions.transcript import count_characters
 
 
 class CurationBounds(NamedTuple):
-    """Limits on the kept sessions. 0 means no limit.
+    """Limits on the number of kept sessions. 0 means no limit.
 
     Attributes:
         max_sessions: Maximum number of sessions. The latest sessions are kept.
@@ -52,7 +52,7 @@ class CurationBounds(NamedTuple):
 
 
 def curate(candidates: Iterable[CurationCandidate], max_sessions: int = 0) -> Decisions:
-    """Decide on the use of every session, and return the decisions in the order of the input.
+    """Decide how every session is used, and return the decisions in the order of the input.
 
     If several sessions have the same content, one of them is kept (`repetitions.drop_duplicates`).
     If a session begins with the whole of another session of the same use, the shorter session is
@@ -72,7 +72,7 @@ def curate(candidates: Iterable[CurationCandidate], max_sessions: int = 0) -> De
 
 
 def _drop_earlier_sessions(decisions: Decisions, max_sessions: int) -> None:
-    """Keep only the latest good sessions.
+    """Drop all good sessions except for the latest sessions.
 
     Sessions without a time count as the earliest.
     """
@@ -85,7 +85,7 @@ def _drop_earlier_sessions(decisions: Decisions, max_sessions: int) -> None:
 
 @dataclass
 class Curation:
-    """The decisions on the sessions of a table.
+    """The decisions on how the sessions of a table are used.
 
     Attributes:
         decisions: The decisions, in the order of the table.
@@ -99,12 +99,12 @@ class Curation:
 
     @property
     def reasons(self) -> list[str]:
-        """The drop reason of every session, or `kept` for good sessions."""
+        """The drop reason of every session, or `kept` if the session is good."""
         return [decision.reason.value if decision.reason else "kept" for decision in self.decisions]
 
     @property
     def counts_with_detail(self) -> Counter[str]:
-        """Number of sessions by drop reason.
+        """The number of sessions for each drop reason, including its detail.
 
         The name of the damage or the measure follows the reason after a colon.
         """
@@ -125,7 +125,7 @@ def curate_rows(
     is_from_served_model: Callable[[JudgedRow], bool] | None = None,
     keep_served_model: bool = False,
 ) -> tuple[Curation, Iterator[CuratedRow]]:
-    """Curate rows of `judged_sessions`.
+    """Decide how each row of `judged_sessions` is used.
 
     The rows are read twice, because a session's repetitions are only known when all sessions have
     been read. Memory holds the texts of one batch, and the `Decisions` on all sessions.
@@ -184,7 +184,7 @@ def curate_rows(
 
 
 def _replace_messages(row: JudgedRow, messages: list[Message]) -> JudgedRow:
-    """Return a session's row with replaced messages and the hash of the new content."""
+    """Return the row of a session with new messages and the hash of its new content."""
     replaced: JudgedRow = {**row, "messages": messages}
     return {**replaced, "content_sha256": restore_session(replaced).hash_content()}
 
@@ -196,7 +196,7 @@ def make_candidate(
     max_characters: int = 0,
     is_served: bool = False,
 ) -> CurationCandidate:
-    """Return the facts about a row of `judged_sessions` that curation needs.
+    """Return the facts about a row of `judged_sessions` on which curation depends.
 
     Args:
         row: The row.
@@ -231,7 +231,7 @@ def _find_authority(verdict_by: str | None) -> int:
 def _find_reason(
     row: JudgedRow, leak: str | None, max_characters: int, is_served: bool
 ) -> tuple[DropReason | None, str | None]:
-    """Return the first reason against a session, and its detail.
+    """Return the first reason against a session, and the detail of that reason.
 
     Required measures are not checked here.
     """
@@ -263,7 +263,7 @@ def _find_reason(
 
 
 def was_stopped_while_calling(row: JudgedRow) -> bool:
-    """Return whether a bad session is damaged only because its agent was stopped while calling.
+    """Return whether a bad session is damaged only because its agent was stopped during a call.
 
     Such an agent was stopped, for example at a limit of steps. Only the calls of the last message
     have no results, and a judge that saw the outcome of the session (not its measures) judged it

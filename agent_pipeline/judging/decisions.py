@@ -1,4 +1,4 @@
-"""The decisions of curation on all sessions of a table, stored as columns.
+"""The decisions of curation on all sessions of a table, stored in columns.
 
 A table may have a million sessions, so memory holds no object per session. The rules that lead to a
 decision belong to `curation` and `repetitions`.
@@ -19,7 +19,7 @@ import xxhash
 
 
 class SessionUse(StrEnum):
-    """The use of a session in training: as a good answer, as a bad answer, or not at all.
+    """How training uses a session: as a good answer, as a bad answer, or not at all.
 
     A bad answer is the rejected side of a preference pair, or a KTO row with the label false.
     """
@@ -30,7 +30,7 @@ class SessionUse(StrEnum):
 
 
 class DropReason(StrEnum):
-    """A reason why a session is not used as a good answer.
+    """A reason why training does not use a session as a good answer.
 
     For `BROKEN`, `MEASURE` and `UNMEASURED`, the detail names the damage or the measure.
     `UNMEASURED` means that a required measure could not be taken.
@@ -56,7 +56,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True)
 class CurationDecision:
-    """A decision on one session, with the columns of `curated_sessions` as attributes.
+    """The decision on one session, with the columns of `curated_sessions` as attributes.
 
     Attributes:
         session_id: The session.
@@ -76,7 +76,7 @@ class CurationDecision:
 
     @property
     def use(self) -> SessionUse:
-        """The permitted use of the session."""
+        """How training may use the session."""
         if self.reason is None:
             return SessionUse.POSITIVE
         if self.reason is DropReason.UNACCEPTABLE:
@@ -97,7 +97,7 @@ class CurationDecision:
 
 
 NOBODY, VERIFIER, PERSON = range(3)
-"""Levels of authority of a verdict: no judge, a judge that verified the session, a person."""
+"""Levels of a verdict's authority: no judge, a judge that verified the session, or a person."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ USE_CODES = {
     SessionUse.POSITIVE: _CODES[None],
     SessionUse.NEGATIVE: _CODES[DropReason.UNACCEPTABLE],
 }
-"""Codes that `Decisions.reasons` holds for sessions with each use."""
+"""Codes in `Decisions.reasons` for the sessions of each use."""
 
 
 class Decisions(Sequence[CurationDecision]):
@@ -160,7 +160,9 @@ class Decisions(Sequence[CurationDecision]):
         times = array("d")
         hashes, hash_offsets = array("Q"), array("q", [0])
         self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}
-        """The detail and the missed measures of sessions that have either, by index."""
+        """The detail and the missed measures, by session index, for sessions that have a detail or
+        missed measures.
+        """
         equal_notes: dict[Any, Any] = {}  # many sessions share one note
         for session_index, candidate in enumerate(candidates):
             decision = candidate.decision
@@ -213,11 +215,11 @@ class Decisions(Sequence[CurationDecision]):
         return session_id
 
     def has_use(self, *uses: SessionUse) -> np.ndarray:
-        """Return which sessions currently have one of the given uses: (sessions,) bool."""
+        """Return which sessions currently have one of the given uses, as (sessions,) bool."""
         return np.isin(self.reasons, [USE_CODES[use] for use in uses])
 
     def drop(self, sessions: Any, reason: DropReason, detail: str | None = None) -> None:
-        """Record that sessions are neither good nor bad answers.
+        """Record that some sessions are used neither as good nor as bad answers.
 
         Args:
             sessions: The index of a session, or an array of indices.
@@ -229,19 +231,19 @@ class Decisions(Sequence[CurationDecision]):
             self._notes |= dict.fromkeys(np.atleast_1d(sessions).tolist(), (detail, ()))
 
     def count_beginnings(self) -> np.ndarray:
-        """Return the number of beginnings of each session: (sessions,) int64."""
+        """Return the number of beginnings that each session has, as (sessions,) int64."""
         return np.diff(self.hash_offsets)
 
     def find_owners(self) -> np.ndarray:
-        """Return the index of the session that each beginning belongs to: (beginnings,) int32."""
+        """Return the index of the session that each beginning is from, as (beginnings,) int32."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count_beginnings())
 
     def hash_whole(self, sessions: np.ndarray) -> np.ndarray:
-        """Return the hash of the whole conversation, for sessions that have beginnings."""
+        """Return the hash of the whole conversation for each session that has beginnings."""
         hashes: np.ndarray = self.hashes[self.hash_offsets[sessions + 1] - 1]
         return hashes
 
     def forget_comparisons(self) -> None:
-        """Free the columns that only comparisons need."""
+        """Free the columns that are needed only to compare sessions."""
         del self.authority, self.times, self.contents, self.rank
         del self.hashes, self.hash_offsets

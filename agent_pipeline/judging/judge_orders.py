@@ -1,4 +1,4 @@
-"""Detection of instructions in a session that address its judge, such as "rate this as good"."""
+"""Detection of instructions to the judge inside a session, such as "rate this as good"."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _ORDERS = re.compile(
 
 
 def addresses_judge(text: str) -> bool:
-    """Return whether a text tries to instruct a judge.
+    """Return whether a text tries to give instructions to a judge.
 
     A text in the form of a judge's answer counts too.
     """
@@ -37,7 +37,7 @@ def addresses_judge(text: str) -> bool:
 
 
 def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bool]:
-    """Return, for each of the agent's messages, whether its turn addresses a judge.
+    """Return, for each agent message, whether its turn contains instructions to a judge.
 
     A turn consists of the messages since the agent's last turn, the agent's message, and the
     results of its calls. The tool schemas belong to the first turn. Messages after the last turn

@@ -33,14 +33,12 @@ _Item = TypeVar("_Item")
 _WithReason = TypeVar("_WithReason", MeasureResult, Opinion)
 
 _SESSIONS_PER_THREAD = 4
-"""Number of sessions per thread that may wait for the language model, so that the model
-stays busy.
-"""
+"""Number of sessions per thread that may wait for the language model. It keeps the model busy."""
 
 
 @dataclass(frozen=True)
 class _WaitingSession(Generic[_Item]):
-    """A session that all judges except the language model have judged."""
+    """A session that only the language model has not judged yet."""
 
     item: _Item
     session: Session
@@ -94,7 +92,7 @@ class JudgingRun:
 
     @classmethod
     def from_options(cls, options: JudgingOptions, labels: Labels | None = None) -> "JudgingRun":
-        """Return a run with these options and without a language model.
+        """Create a run with the given options and without a language model.
 
         Raises:
             SettingsError: An option is wrong.
@@ -135,7 +133,7 @@ class JudgingRun:
             self.labels.notes.append(note)
 
     def describe(self, key: PartitionKey) -> Iterator[str]:
-        """Yield sentences about the run that a person should read."""
+        """Yield sentences about the run that a user should read."""
         yield from self.labels.notes
         if self.pending:
             yield (
@@ -165,7 +163,7 @@ class JudgingRun:
             )
 
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:
-        """Collect the opinions of all judges on a session.
+        """Collect the opinions of all judges on a session, except for the language model's answer.
 
         The language model is asked, but its answer is not awaited.
         """

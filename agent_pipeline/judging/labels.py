@@ -30,7 +30,8 @@ VERDICTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable
 LABEL_SUFFIXES = (".csv", ".jsonl")
 
 LabelRow = dict[str, Any]
-"""A row of a label file. Its keys are column names in lower case, without surrounding spaces."""
+"""A row of a label file. Its keys are the column names in lower case, without surrounding spaces.
+"""
 
 _ENCODINGS_BY_MARK = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MAX_NAMES_SHOWN = 5
@@ -48,12 +49,12 @@ class Label(NamedTuple):
 
 
 _LABELS_WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
-"""Shared objects for labels without a reason, which most labels are."""
+"""Shared `Label` objects for labels without a reason, because most labels have no reason."""
 
 
 @dataclass
 class Labels:
-    """The labels of one agent.
+    """People's labels for the sessions of one agent.
 
     Attributes:
         where: Path of the label file or folder.
@@ -69,7 +70,7 @@ class Labels:
     partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
-        """Remove labels that may be about another agent's session, and add a note.
+        """Remove labels that may belong to a session of another agent, and add a note.
 
         Args:
             shared: Another agent with a session of the same id, by session id.
@@ -86,7 +87,7 @@ class Labels:
         )
 
     def add_to_version(self, store_version: str, session_ids: Iterable[str]) -> str:
-        """Return the data version of a store's sessions together with the labels for them.
+        """Return the data version of a store's sessions, combined with the version of their labels.
 
         If no label names any of the sessions, the result is the store's version.
         """
@@ -114,7 +115,7 @@ class Labels:
             self.by_id[session_id] = self.by_id[session_id]._replace(reason=message["content"])
 
     def describe_unknown(self, session_ids: Iterable[str]) -> str:
-        """Return a sentence about labels that name no session of the agent.
+        """Return a sentence about the labels whose session the agent does not have.
 
         The sentence is empty if there are no such labels.
         """
@@ -156,7 +157,7 @@ def find_label_files(path: Path) -> list[Path]:
 
 
 def compute_labels_signature(path: Path) -> str:
-    """Return a text that changes whenever the labels may have changed.
+    """Return a text that changes whenever the labels in a file or folder may have changed.
 
     The text is cheap to compute.
     """
@@ -249,7 +250,7 @@ def _fold_name(name: object) -> str:
 
 
 def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
-    """Yield the rows of a CSV file, and add its column names to `names`."""
+    """Yield the rows of a CSV file, and add the file's column names to `names`."""
     csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     lines = dropwhile(str.isspace, text)
     head = next(lines, "").lstrip()
@@ -275,7 +276,7 @@ def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator
 
 
 def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
-    """Yield the rows of a JSONL file, and add all keys to `names`."""
+    """Yield the rows of a JSONL file, and add all keys of the rows to `names`."""
     for line in text:
         if line.strip():
             row = parse_object(line)
@@ -284,7 +285,7 @@ def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow |
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:
-    """Return whether a label with this project and agent may be about a given agent.
+    """Return whether a label that states this project and agent may be meant for a given agent.
 
     People write `Support` for `support`. If the lake has an agent of each spelling, and both agents
     have the session, the label is left out.
@@ -300,7 +301,7 @@ def is_about(project: str, agent: str, key: PartitionKey) -> bool:
 
 
 def _to_text(value: object) -> str:
-    """Return a cell's value as text that can be encoded as UTF-8."""
+    """Convert the value of a cell into text that can be encoded as UTF-8."""
     return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
 
 

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     import openai
 
 FAILURES_IN_A_ROW = 5
-"""Number of consecutive failed requests after which no more questions are sent."""
+"""Number of consecutive failed requests after which no more questions are sent to the model."""
 
 UNPARSABLE, REFUSED = "the answer could not be parsed", "the endpoint refused the request"
 
 _QUESTION_VERSION = 1
 _FORMATS = ("json_schema", "json_object", "text")
-"""Ways to request JSON, from the strictest to the least strict."""
+"""Ways to request JSON from the model, from the strictest to the least strict."""
 
 _CHARACTERS_PER_TOKEN = 3  # four is usual; three is a cautious estimate
 _USUAL_ANSWER_TOKENS = 512  # the estimate if the parameters do not limit the answer
 
 Price = tuple[int, int, float]
-"""Numbers of requests, tokens and US dollars."""
+"""Cost of questions: the numbers of requests and tokens, and the US dollars."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An endpoint of a language model, with the parameters of requests.
+    """An endpoint of a language model, with the parameters of its requests.
 
     Attributes:
         url: The base URL, such as `https://host/v1`.
@@ -68,7 +68,7 @@ class Endpoint:
     seconds: float = 120.0
 
     def connect(self, setting: str) -> "openai.OpenAI":
-        """Return a client for the endpoint, which retries with backoff.
+        """Create a client for the endpoint. The client retries failed requests with backoff.
 
         Args:
             setting: The name of the endpoint's setting, for errors.
@@ -98,14 +98,14 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class SpendLimits:
-    """Limits on what one run, or all runs of a night, may spend. 0 means no limit."""
+    """Limits on the cost of one run, or of all runs of a night. 0 means no limit."""
 
     requests: int = 0
     tokens: int = 0
     usd: float = 0.0
 
     def allow(self, requests: int, tokens: int, usd: float) -> bool:
-        """Return whether the given totals are within the limits."""
+        """Return whether the given total costs are within the limits."""
         if self.requests and requests > self.requests:
             return False
         if self.tokens and tokens > self.tokens:
@@ -122,7 +122,7 @@ class NightlyLimits:
 
 
 class LlmAnswer(NamedTuple):
-    """An answer of the model, or the problem that prevented an answer.
+    """An answer of the language model, or the problem that prevented an answer.
 
     Attributes:
         text: The answer, or `None`.
@@ -137,7 +137,7 @@ class LlmAnswer(NamedTuple):
 
 
 class Spend:
-    """The amounts spent so far, and the decision whether another question may be asked.
+    """The cost so far, which decides whether another question may be asked.
 
     A question may be asked if its estimate fits into the remaining limits of the run and of the
     night. The cache of answers keeps the totals of the night for all runs.
@@ -156,7 +156,7 @@ class Spend:
 
     @property
     def usd(self) -> float:
-        """The US dollars spent so far by the endpoint's prices, or 0 if there are no prices."""
+        """The US dollars spent so far, or 0 if the endpoint has no prices."""
         return self._compute_price(self.input_tokens, self.output_tokens)
 
     def _compute_price(self, input_tokens: int, output_tokens: int) -> float:
@@ -165,7 +165,7 @@ class Spend:
         return (input_price + output_price) / 1_000_000
 
     def reserve(self, input_tokens: int, output_tokens: int) -> bool:
-        """Reserve budget for a request.
+        """Reserve the estimated cost of a request in the budget.
 
         Return False if that would exceed a limit.
         """
@@ -180,7 +180,7 @@ class Spend:
             return is_allowed
 
     def correct(self, input_tokens: int, output_tokens: int) -> None:
-        """Add the difference between a request's real usage and its estimate.
+        """Correct the cost of a request after the server has reported its real usage.
 
         The difference is usually negative.
         """
@@ -188,7 +188,7 @@ class Spend:
             self._add(0, input_tokens, output_tokens)
 
     def _add(self, requests: int, input_tokens: int, output_tokens: int) -> Price:
-        """Add to the amounts spent, and return the totals of the night."""
+        """Add a cost to the total so far, and return the totals of the night."""
         self.requests += requests
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -202,7 +202,7 @@ class Spend:
 
 @dataclass(frozen=True)
 class ForgottenAnswers:
-    """The result of forgetting the answers about a session.
+    """The result of removing the answers about a session from the cache.
 
     Attributes:
         removed: Number of answers that were removed.
@@ -246,7 +246,7 @@ class AnswerCache:
         return row[0] if row else None
 
     def put(self, question: str, text: str, about: str = "") -> None:
-        """Store an answer.
+        """Store the answer to a question in the cache.
 
         Args:
             question: The question.
@@ -260,7 +260,7 @@ class AnswerCache:
             )
 
     def add_spend(self, night: str, requests: int, tokens: int, usd: float) -> Price:
-        """Add to the amounts that the runs of a night have spent, and return the new totals.
+        """Add a cost to the total of a night's runs, and return the new totals.
 
         Args:
             night: The night's name.
@@ -278,7 +278,7 @@ class AnswerCache:
         return cast(Price, totals)
 
     def forget(self, about: str) -> ForgottenAnswers:
-        """Remove the answers about a session.
+        """Remove the answers about a session from the cache.
 
         The text of the answers is also erased from the disk.
         """
@@ -294,12 +294,12 @@ class AnswerCache:
         return ForgottenAnswers(removed, unnamed)
 
     def close(self) -> None:
-        """Close the cache file."""
+        """Close the file of the cache."""
         self._connection.close()
 
     @contextmanager
     def _use_file(self) -> Iterator[None]:
-        """Give one thread at a time access to the file.
+        """Give access to the cache file to one thread at a time.
 
         Raises:
             SettingsError: The file is not a database, or cannot be written.
@@ -398,7 +398,7 @@ class LlmClient:
         return answer
 
     def count(self, name: str) -> None:
-        """Increase the count of an outcome.
+        """Increase the count of an outcome, such as a cached answer.
 
         A lock protects the counts, because answers arrive in several threads.
         """
@@ -427,7 +427,7 @@ class LlmClient:
         return answer
 
     def _estimate_tokens(self, text: str) -> tuple[int, int]:
-        """Estimate the number of tokens of a question and of its answer."""
+        """Estimate the number of tokens of a question together with its answer."""
         parameters = self.endpoint.parameters
         limit = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
         has_limit = isinstance(limit, int) and limit > 0
@@ -435,7 +435,7 @@ class LlmClient:
         return len(text) // _CHARACTERS_PER_TOKEN + 1, cast(int, answer_tokens)
 
     def _request(self, text: str, schema: JsonObject) -> LlmAnswer:
-        """Request an answer from the endpoint.
+        """Send a question to the endpoint, and return the answer.
 
         JSON is requested in the strictest way that the endpoint accepts.
         """
@@ -525,7 +525,7 @@ def _make_response_format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def _read_usage(completion: Any) -> tuple[int, int] | None:
-    """Return the input and output tokens that the server reports, or None."""
+    """Return the numbers of input and output tokens that the server reports, or None."""
     usage = completion.usage
     if not usage:
         return None

@@ -1,4 +1,4 @@
-"""A language model as a judge of one session.
+"""A judge that lets a language model judge one session.
 
 The rubric is a Jinja template over the evaluation context. The required form of the answer is added
 to the filled rubric. An answer in any other form is not an opinion; it is counted, and its meaning
@@ -27,7 +27,7 @@ _MAX_REASON_CHARACTERS = 2000
 
 
 class _JudgeReply(msgspec.Struct, forbid_unknown_fields=True):
-    """An answer of the model in the required form."""
+    """A judgment of the language model in the required format."""
 
     reason: str
     verdict: Literal["acceptable", "unacceptable", "unsure"]
@@ -81,7 +81,7 @@ class LlmJudge:
         return self.client.pool.submit(self._find_opinion, context)
 
     def check_refusals(self) -> None:
-        """Check that the endpoint has not refused all questions.
+        """Check that the endpoint has not refused every question.
 
         The check applies after at least five questions. If all were refused, the cause is not that
         a single session is too long, and unread sessions would count as done.
@@ -123,7 +123,10 @@ class LlmJudge:
 
 
 def _parse_reply(text: str | None) -> _JudgeReply | None:
-    """Return an answer in the required form, or `None` if it is missing or has another form."""
+    """Parse an answer of the model.
+
+    Return `None` if the answer is missing or has another format.
+    """
     if text is None:
         return None
     try:
@@ -135,7 +138,7 @@ def _parse_reply(text: str | None) -> _JudgeReply | None:
 
 
 def read_rubric(path: Path) -> str:
-    """Return the text of a user's rubric.
+    """Return the text of a rubric that the user wrote.
 
     Raises:
         SettingsError: The file cannot be read.
@@ -152,7 +155,7 @@ def read_rubric(path: Path) -> str:
 
 
 def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
-    """Return the fields of a session for the template.
+    """Return the values that a session provides for the fields of the template.
 
     Call ids are left out, because results directly follow their calls.
     """
@@ -172,7 +175,7 @@ def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
 
 
 def _parse_template(text: str) -> object:
-    """Parse a template for a sandbox in which an unknown name is an error."""
+    """Parse a template in a sandbox that raises an error for an unknown name."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

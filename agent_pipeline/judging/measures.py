@@ -46,7 +46,7 @@ class MeasureResult(NamedTuple):
 
 
 Measure = Callable[..., Any]
-"""A function `(context, **parameters)`.
+"""A function that measures a session, called as `(context, **parameters)`.
 
 It returns a `MeasureResult`, a `bool`, `(bool, reason)`, a score from 0 to 1, or `None` if the
 measure cannot be taken of the session. A measure whose rule does not concern a session returns
@@ -83,7 +83,7 @@ def _locate(function: Measure) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ConfiguredMeasure:
-    """A measure with its parameters.
+    """A measure, together with the parameters that a configuration gives it.
 
     Attributes:
         name: The canonical text of the measure in tables and in the configuration.
@@ -100,7 +100,7 @@ class ConfiguredMeasure:
     threshold: float | None = None
 
     def take(self, context: EvaluationContext) -> MeasureResult:
-        """Take the measure of one session.
+        """Apply the measure to one session.
 
         If the measure raises an exception, the session has no value for it, and the exception
         becomes the reason. The run continues.
@@ -114,7 +114,7 @@ class ConfiguredMeasure:
 
 
 def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
-    """Parse the measures that a configuration names.
+    """Parse the measures that a configuration lists.
 
     A repeated measure is returned only once.
     """
@@ -148,7 +148,7 @@ def parse_measure(text: str) -> ConfiguredMeasure:
 
 @dataclass(frozen=True)
 class _WrittenMeasure:
-    """A measure as it is written in the configuration."""
+    """A measure as the configuration spells it."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -156,7 +156,7 @@ class _WrittenMeasure:
     threshold: float | None
 
     def spell(self) -> str:
-        """Return the canonical text of the measure."""
+        """Return the canonical spelling of the measure."""
         values = [repr(argument) for argument in self.arguments]
         values += [f"{name}={value!r}" for name, value in self.keywords.items()]
         spelling = self.name
@@ -168,7 +168,7 @@ class _WrittenMeasure:
 
 
 def _parse_call(text: str) -> _WrittenMeasure:
-    """Parse the text of a measure.
+    """Parse the call in a measure's text, such as `name(literal, key=literal)`.
 
     An error of `ast`, or a ValueError, is raised if the text is not a measure.
     """
@@ -191,7 +191,7 @@ def _parse_call(text: str) -> _WrittenMeasure:
 
 
 def _read_threshold(expression: ast.Compare) -> float:
-    """Return the threshold of a comparison.
+    """Return the threshold in a comparison.
 
     Raises:
         ValueError: The comparison is not `>=` with a number from 0 to 1.
@@ -226,7 +226,7 @@ def _find_measure(name: str) -> Measure:
 
 
 def _check_parameters(function: Measure, written: _WrittenMeasure, text: str) -> None:
-    """Check the parameters of a measure.
+    """Check that a measure accepts the given parameters.
 
     Every parameter must exist and have the type of its hint, and no required parameter may be
     missing.
@@ -271,7 +271,7 @@ def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
 
 
 def _read_result(returned: object, threshold: float | None) -> MeasureResult:
-    """Convert the return value of a measure into a result."""
+    """Convert the return value of a measure into a checked result."""
     if returned is None:
         return MeasureResult(None, "has no result for the session")
     result = _unpack_result(returned)
@@ -317,5 +317,5 @@ def _is_score(score: object) -> bool:
 
 
 def _quote(value: object) -> str:
-    """Return a text of a user's code on one line of limited length, for use in a reason."""
+    """Shorten a text from a user's code to one line of limited length, for use in a reason."""
     return " ".join(str(value).split())[:_MAX_QUOTED_CHARACTERS]

@@ -122,7 +122,7 @@ class JudgingOptions(Options):
 
     @property
     def policy(self) -> VerdictPolicy:
-        """The rules that define which judge decides.
+        """The rules that define which judge decides on a session.
 
         SettingsError is raised if the rules contradict each other.
         """

@@ -1,4 +1,4 @@
-"""Sessions that repeat other sessions: duplicates, and beginnings of longer sessions.
+"""Detection of sessions that repeat other sessions: duplicates, and beginnings of longer sessions.
 
 Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`).
 """
@@ -26,7 +26,7 @@ _HASHES_AT_ONCE = 1 << 16
 
 
 def hash_beginnings(messages: Sequence[Message]) -> list[int]:
-    """Return a hash of a conversation up to each of its messages, without call ids.
+    """Return one hash per message, of the conversation up to this message without call ids.
 
     The list is empty if the agent has no message. A message that is not trained (`weight: 0`) has a
     different hash than the same message with training, because the two sessions train different
@@ -44,7 +44,7 @@ def hash_beginnings(messages: Sequence[Message]) -> list[int]:
 
 
 def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which hashes occur among other hashes: (hashes,) bool.
+    """Return which hashes also occur in a second list of hashes, as (hashes,) bool.
 
     The comparison needs less memory than `np.isin`, because it works on parts of the hashes.
     """
@@ -60,7 +60,7 @@ def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def drop_duplicates(decisions: Decisions) -> None:
-    """Drop all but one of the sessions with the same content.
+    """Drop all except one of the sessions that have the same content.
 
     The sessions are ranked, and the first one is kept. A session that a person judged comes first,
     then one that a judge verified, then one with a good verdict, then the earliest, then the first
@@ -86,7 +86,7 @@ def drop_duplicates(decisions: Decisions) -> None:
 
 
 def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
-    """Drop good sessions that begin with the whole of a session that was judged bad.
+    """Drop good sessions that begin with a complete session that was judged bad.
 
     If a session begins with several judged sessions, the longest of them counts. If several judged
     sessions are equal, the last one by id counts.
@@ -119,7 +119,7 @@ def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
 
 
 def drop_continued(decisions: Decisions) -> None:
-    """Drop sessions that are the beginning of a longer session, to avoid training them twice.
+    """Drop sessions that are the beginning of a longer session, so that no turn is trained twice.
 
     This applies if the longer session is good, or if both sessions are bad.
     """
@@ -130,7 +130,7 @@ def drop_continued(decisions: Decisions) -> None:
 def _drop_continued_by(
     decisions: Decisions, longer_use: SessionUse, shorter_uses: Sequence[SessionUse]
 ) -> None:
-    """Drop sessions of some uses that are the beginning of a longer session of another use.
+    """Drop sessions with some uses if a longer session with another use begins with them.
 
     A dropped session names the longest session that begins with it. If several sessions are equally
     long, it names the first one by id.
@@ -161,7 +161,7 @@ def _drop_continued_by(
 
 
 def _is_followed(decisions: Decisions) -> np.ndarray:
-    """Return which beginnings are shorter than their whole session: (beginnings,) bool."""
+    """Return which beginnings are shorter than their whole session, as (beginnings,) bool."""
     is_followed = np.ones(len(decisions.hashes), bool)
     has_beginnings = decisions.count_beginnings() > 0
     last_beginnings = decisions.hash_offsets[1:][has_beginnings] - 1

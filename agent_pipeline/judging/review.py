@@ -1,4 +1,4 @@
-"""A sample of judged sessions for people to judge, as CSV, JSONL or an HTML page.
+"""A sample of judged sessions for people to review, as CSV, JSONL or an HTML page.
 
 The filled file is a label file (`labels`): the setting `labels` names it for the next run.
 """
@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 
 FIRST_GROUPS = ("unjudged", "disagreement")
-"""Groups of sessions that may come first in a review."""
+"""Groups of sessions that a review may show first."""
 
 REVIEW_COLUMNS = (
     "session_id",
@@ -35,18 +35,20 @@ REVIEW_COLUMNS = (
     "opinions",
     "conversation",
 )
-"""Columns of a review.
+"""Columns of a review file.
 
 A person fills in `judgment` and `reason`. The other columns identify the session, explain why it
 was chosen, and show the decisions of the judges.
 """
 
 ReviewRow = dict[str, Any]
-"""A row with `REVIEW_COLUMNS`, and with `parts`: the conversation as pairs of a text and a flag."""
+"""A row of a review with `REVIEW_COLUMNS` and `parts`: the conversation as pairs of a text and a
+flag.
+"""
 
 _MAX_CELL_CHARACTERS = 30_000
-"""Maximum number of characters of a conversation in a CSV cell. Spreadsheets cut a cell at 32,767
-characters.
+"""Maximum number of characters of a conversation in a CSV cell. Spreadsheets truncate a cell at
+32,767 characters.
 """
 
 _PEOPLE = ("label", "judgment")
@@ -54,7 +56,7 @@ _OTHER_JUDGES = ("score", "metrics", "measures", "llm")
 
 
 class ReviewSample(NamedTuple):
-    """A sample of sessions to review.
+    """A sample of sessions that people are asked to review.
 
     Attributes:
         rows: The chosen sessions, in the order of the review.
@@ -111,7 +113,7 @@ def sample_sessions(
 
 
 def write_review(path: Path, rows: list[ReviewRow]) -> None:
-    """Write a sample in the format of the file's suffix.
+    """Write a sample in the format that the file's suffix names.
 
     Raises:
         SettingsError: The suffix is not .csv, .jsonl or .html, or the file exists already and may
@@ -136,7 +138,7 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
 
 
 def _find_group(row: JudgedRow) -> str:
-    """Return the review group that a session belongs to."""
+    """Return the group in which a review shows a session."""
     has_conversation = any(message["role"] != "system" for message in row["messages"])
     if row["archived"] or row["error"] is not None or not has_conversation:
         return "nothing to judge"
@@ -177,7 +179,7 @@ def _make_review_row(row: JudgedRow, group: str) -> ReviewRow:
 
 
 def _split_conversation(row: JudgedRow) -> list[tuple[str, bool]]:
-    """Return the conversation as texts for a person.
+    """Return the conversation as a list of texts that a person can read.
 
     Each text comes with a flag: whether it lists facts. There is one text per message. If there are
     facts about a turn, a text with the facts follows.

@@ -11,7 +11,7 @@ from agent_pipeline.sessions.tables import SessionRow
 
 
 class StoredMeasureResult(TypedDict):
-    """The result of a measure, as an entry of the column `measures`.
+    """An entry of the column `measures`: the result of one measure.
 
     It has the fields of `measures.MeasureResult`.
     """
@@ -23,7 +23,7 @@ class StoredMeasureResult(TypedDict):
 
 
 class StoredOpinion(TypedDict):
-    """The opinion of a judge, as an entry of the column `opinions`.
+    """An entry of the column `opinions`: the opinion of one judge.
 
     It has the fields of `verdict_policy.Opinion`.
     """
@@ -35,7 +35,7 @@ class StoredOpinion(TypedDict):
 
 
 class StoredTurnFacts(TypedDict):
-    """The facts about a turn, as an entry of the column `turns`.
+    """An entry of the column `turns`: the facts about one turn.
 
     It has the fields of `turn_facts.TurnFacts`.
     """

@@ -1,4 +1,4 @@
-"""Data versions of the partitions of a store, including people's labels.
+"""Data versions of a store's partitions, including people's labels.
 
 A version is computed again only if a cheap signature (names, sizes and times of files) shows that
 the partition may have changed. Reading a thousand agents takes a minute, but checking their
@@ -21,7 +21,7 @@ from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
 
 FindLabels = Callable[[PartitionKey], Path | None]
-"""Function that returns the path of people's labels of a partition, or None."""
+"""Function that returns the path of people's labels for a partition, or None."""
 
 
 class StoreVersion(msgspec.Struct, kw_only=True):
@@ -43,7 +43,7 @@ class StoreVersion(msgspec.Struct, kw_only=True):
 
 
 class _Memory(msgspec.Struct):
-    """The content of the file that stores versions between checks.
+    """The content of the file that keeps the versions between checks of a store.
 
     Attributes:
         look: The number of the last check.
@@ -57,7 +57,7 @@ class _Memory(msgspec.Struct):
 
 
 class StoreVersions:
-    """The versions of a store's partitions, as found by one check of the store."""
+    """The data versions of a store's partitions, as found by one check of the store."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class StoreVersions:
 
     @property
     def look(self) -> int:
-        """The number of this check."""
+        """The number of this check of the store."""
         return self._memory.look
 
     def find_version_in_time(self, key: PartitionKey) -> StoreVersion | None:
-        """Return the version of a partition, or `None` if there is no time left to compute it.
+        """Return the version of a partition, or `None` if there is not enough time to compute it.
 
         Raises:
             StoreError, PartitionError, SettingsError: As in `find_version`.
@@ -120,14 +120,14 @@ class StoreVersions:
         return self._find_known(key) or self._compute(key)
 
     def _find_known(self, key: PartitionKey) -> StoreVersion | None:
-        """Return the version of an earlier check, if the partition's signature has not changed."""
+        """Return the version from an earlier check, if the partition's signature is unchanged."""
         known = self._memory.partitions.get(str(key))
         if known is None or known.signature != self._compute_signature(key):
             return None
         return known
 
     def _compute(self, key: PartitionKey) -> StoreVersion:
-        """Read a partition, and compute and store its version."""
+        """Read a partition, then compute and store its data version."""
         signature = self._compute_signature(key)
         before = self._memory.partitions.get(str(key))
         path = self._find_labels(key)
@@ -154,7 +154,7 @@ class StoreVersions:
         return computed
 
     def list_changed_since(self, look: int) -> dict[str, StoreVersion]:
-        """Return the partitions whose version has changed since an earlier check, by name."""
+        """Return the partitions whose version has changed since an earlier check of the store."""
         return {
             name: version
             for name, version in sorted(self._memory.partitions.items())
@@ -162,11 +162,11 @@ class StoreVersions:
         }
 
     def is_unchanged(self, store_signature: str) -> bool:
-        """Return whether the store looks the same as when all versions were last computed."""
+        """Return whether the store looks as it did when all versions were last computed."""
         return self._memory.unchanged == store_signature
 
     def save(self, store_signature: str = "") -> None:
-        """Write the computed versions to the file.
+        """Write the computed versions to the file that keeps them.
 
         Another check may have been saved since this check began (for example, the schedule's check
         and the sensor's check). This check then gets the next number, so that its findings are new
@@ -199,7 +199,7 @@ class StoreVersions:
             return _Memory()
 
     def _compute_signature(self, key: PartitionKey) -> str:
-        """Return the cheap signature of a partition, its labels and the block list."""
+        """Return the signature of a partition, its labels and the block list."""
         path = self._find_labels(key)
         labels_signature = ""
         if path is not None:

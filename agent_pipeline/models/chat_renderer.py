@@ -1,4 +1,4 @@
-"""One object for everything that depends on a tokenizer and its chat template.
+"""The chat renderer: one object for everything that depends on a tokenizer and its chat template.
 
 `ChatRenderer` renders conversations, tokenizes them, finds the assistant's turns and the stop
 tokens, and parses replies. Whoever needs a conversation as text or as tokens takes a renderer, not
@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class ChatRenderer:
-    """A tokenizer with the chat template that its model is trained and served with.
+    """A tokenizer, and the chat template with which its model is trained and served.
 
     The tokenizer's own `chat_template` is set to the template, so that both are saved together.
 
@@ -53,17 +53,17 @@ class ChatRenderer:
 
     @cached_property
     def special_tokens(self) -> set[str]:
-        """All tokens that frame a conversation."""
+        """All tokens that mark the structure of a conversation."""
         return special_tokens(self.tokenizer)
 
     @cached_property
     def stop_ids(self) -> set[int]:
-        """The ids of the tokens that end an assistant's turn in the template."""
+        """The ids of the tokens that end an assistant turn in the chat template."""
         return set(self.tokenizer.convert_tokens_to_ids(list(self.template.stops)))
 
     @cached_property
     def answer_end_ids(self) -> set[int]:
-        """The ids at which generation ends: the stop tokens and the end of a text."""
+        """The ids of the tokens at which generation ends: the stop tokens and the end of a text."""
         return self.stop_ids | {self.tokenizer.eos_token_id} - {None}
 
     def render(
@@ -72,7 +72,7 @@ class ChatRenderer:
         tools: list[Tool] | None,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Return a conversation as text, in which special tokens that users typed are marked.
+        """Render a conversation as text. Special tokens that users typed are marked as plain text.
 
         Only the last message shows its thought, and only if the template shows thoughts: clients
         do not send back what a model thought before its earlier messages.
@@ -107,11 +107,11 @@ class ChatRenderer:
         return shown
 
     def mark_literals(self, value: Value) -> Value:
-        """Return a text, or lists and objects of texts, with a mark in each special token."""
+        """Insert a mark into each special token in a text, or in all texts of a list or object."""
         return mark_literals(self.tokenizer, value)
 
     def tokenize(self, text: str) -> TokenizedText:
-        """Return the tokens of a rendered text."""
+        """Tokenize a rendered text, and return the tokens with their positions."""
         return tokenize(self.tokenizer, text)
 
     def token_ids(self, text: str) -> list[int]:
@@ -119,24 +119,27 @@ class ChatRenderer:
         return tokenize(self.tokenizer, text).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return tokens as text. Special tokens stay: in some families they mark a tool call."""
+        """Decode tokens as text.
+
+        Special tokens are kept, because some families mark a tool call with them.
+        """
         text: str = self.tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 
     def prompt_ids(self, messages: list[Message], tools: list[Tool] | None) -> list[int]:
-        """Return the tokens after which the assistant is to answer."""
+        """Return the tokens of a conversation up to the position at which the assistant answers."""
         return self.token_ids(self.render(messages, tools, add_generation_prompt=True))
 
     def turn_ids(self, messages: list[Message], tools: list[Tool] | None) -> list[int]:
-        """Return the last message, an assistant's, as tokens up to its stop token."""
+        """Return the last message, which is the assistant's, as tokens up to its stop token."""
         prompt = self.render(messages[:-1], tools, add_generation_prompt=True)
         turn = self.render(messages, tools)[len(prompt) :]
         return self.token_ids(cut_after_stop_token(self.tokenizer, turn))
 
     def trains_turns_apart(self, messages: Sequence[Message] = ()) -> bool:
-        """Return whether each assistant turn of a conversation is a row of its own.
+        """Return whether each assistant turn of a conversation is trained as a separate row.
 
         This is so if the template is not prefix-preserving. It is also so if the server will not
         repeat a call as it was recorded, because it rounds the numbers of earlier calls.
@@ -149,7 +152,7 @@ class ChatRenderer:
         return any(changed_numbers(arguments) for _, arguments in earlier_calls)
 
     def trainable_turns(self, messages: Sequence[Message]) -> list[int]:
-        """Return the indices of the assistant messages that a row can train.
+        """Return the indices of the assistant messages that can be trained in one row.
 
         These are all assistant messages, or the last one if each turn is a row of its own.
         """
@@ -161,7 +164,7 @@ class ChatRenderer:
     def assistant_spans(
         self, messages: list[Message], tools: list[Tool] | None, text: str
     ) -> list[tuple[int, int]]:
-        """Return the character ranges [start, end) of the trainable turns, stop tokens included.
+        """Return the character ranges [start, end) of the trainable turns with their stop tokens.
 
         Args:
             messages: The conversation.
@@ -186,7 +189,7 @@ class ChatRenderer:
         return spans
 
     def thought_end(self, message: Message, text: str) -> int:
-        """Return where the thought of a turn ends, with what the template writes after a thought.
+        """Return the position after a turn's thought and the template's text after the thought.
 
         Args:
             message: The assistant's message.
@@ -203,12 +206,12 @@ class ChatRenderer:
         return start + len(thought) + len(closing) if start >= 0 else 0
 
     def parse_reply(self, text: str, tools: Sequence[Tool] | None) -> ParsedReply:
-        """Return the tool calls and the words of a generated text."""
+        """Parse a generated text into tool calls and words."""
         return parse_reply(text, tools)
 
 
 def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:
-    """Return the renderer of a base model or an adapter, with the template to train with.
+    """Return the renderer of a base model or an adapter, with the chat template for training.
 
     An adapter's saved template passes the probe, so it is chosen again, as the model's own.
 
@@ -229,13 +232,13 @@ def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRende
 
 
 def wrap_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> ChatRenderer | None:
-    """Return a renderer that uses a tokenizer's own template unchanged; None if it has none."""
+    """Return a renderer with a tokenizer's own chat template, or None if it has no template."""
     template = describe_own_template(tokenizer)
     return None if template is None else ChatRenderer(tokenizer, template)
 
 
 def read_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:
-    """Return the renderer of a model or an adapter with the template that is saved there.
+    """Return the renderer of a model or an adapter, with the chat template saved in its directory.
 
     Raises:
         ModelError: The tokenizer cannot be read, or there is no chat template.

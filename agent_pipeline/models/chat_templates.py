@@ -1,4 +1,4 @@
-"""Which chat template a model is trained with.
+"""The choice of the chat template with which a model is trained.
 
 The candidates, in order: the model's own template with small adjustments, our template in the turn
 markers of the model's family, and our template in the turn markers of other families whose special
@@ -47,7 +47,7 @@ class ChatTemplate:
     reasoning: tuple[str, str] | None = None
 
     def to_report(self) -> dict[str, JsonValue]:
-        """Return the facts for `training.json`, without the text of the template."""
+        """Return the facts about the template for `training.json`, without the template's text."""
         return {
             "origin": self.origin,
             "why": self.why,
@@ -60,7 +60,7 @@ class ChatTemplate:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A template that may be used. `origin` and `why` are as in `ChatTemplate`."""
+    """A chat template that could be used. `origin` and `why` are as in `ChatTemplate`."""
 
     origin: str
     jinja: str
@@ -79,7 +79,7 @@ class _Candidate:
 
 
 def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
-    """Return the first template that renders a tool conversation without loss.
+    """Return the first chat template that renders a conversation with tools without losing content.
 
     The tokenizer is not changed.
 
@@ -107,7 +107,7 @@ def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
 
 
 def describe_own_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate | None:
-    """Return a tokenizer's own template with the facts that the probe finds.
+    """Return a tokenizer's own chat template, with the facts that the probe finds.
 
     The template is used unchanged, even if it has defects: this is the template that a finished
     model is served with.
@@ -124,7 +124,10 @@ def describe_own_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate 
 
 
 def find_own_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
-    """Return the template that came with a tokenizer; if it has several, the one for tool use."""
+    """Return the chat template that came with a tokenizer.
+
+    If there are several, return the one for tools.
+    """
     template: str | dict[str, str] | None = tokenizer.chat_template
     if isinstance(template, dict):
         return template.get("tool_use") or template.get("default")

@@ -1,4 +1,4 @@
-"""Where models are computed, in which type, and by which library.
+"""The device, the number format and the library with which models are computed.
 
 This is measured when a process starts. How a model gets to its device belongs in `loading`.
 """
@@ -19,7 +19,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Device:
-    """A device with the type and the library of its matrix products.
+    """A device, and the number format and the library of its matrix products.
 
     Attributes:
         name: PyTorch's name of the device.
@@ -37,42 +37,45 @@ class Device:
 
     @property
     def number_format(self) -> str:
-        """The device and the type of the weights, which decide the results up to rounding."""
+        """The device and the number format of the weights.
+
+        They determine the results up to rounding.
+        """
         return f"{self.name} {'bfloat16' if self.bf16 else 'float32'}"
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The type of the base model's weights; LoRA's weights are float32 always."""
+        """The number format of the base model's weights. LoRA weights are always float32."""
         import torch
 
         return torch.bfloat16 if self.bf16 else torch.float32
 
 
 NVIDIA_DRIVER_FILE = Path("/proc/driver/nvidia/version")
-"""A file that the driver of an NVIDIA GPU makes."""
+"""A file that the driver of an NVIDIA GPU creates."""
 
 MIN_BF16_SPEEDUP = 1.5
-"""How many times faster bfloat16 must be to be worth its rounding."""
+"""Minimum speedup of bfloat16 over float32 that is worth the coarser rounding."""
 
 MIN_ONEDNN_SPEEDUP = 1.2
-"""How many times faster oneDNN must be to be worth that it rounds differently from MKL."""
+"""Minimum speedup of oneDNN over MKL that is worth its different rounding."""
 
 MAX_FLOAT32_ERROR = 2e-6
-"""Largest relative error of a float32 product.
+"""Maximum relative error of a float32 matrix product.
 
 Products of float32 matrices of 576 columns are off by 3e-7 to 6e-7. Products of matrices that were
 rounded to bfloat16 are off by 2e-3.
 """
 
 _REPEATS = 32
-"""How often each product is timed."""
+"""Number of times that each matrix product is timed."""
 
 EXACT = Device("cpu", False)
-"""The CPU in float32, with PyTorch's choice of libraries."""
+"""The CPU with float32 numbers and PyTorch's default libraries."""
 
 
 def exact_device() -> Device:
-    """Return the device on which models are merged and compared.
+    """Return the device on which models are merged and compared, which computes in float32.
 
     This is the CPU in float32, with the library that multiplies faster. On a machine with a GPU it
     is PyTorch's choice of library: the switch to oneDNN would let the GPU round.
@@ -85,7 +88,7 @@ def exact_device() -> Device:
 
 
 def probe_device() -> Device:
-    """Return the device on which rows are scored to choose among them.
+    """Return the device on which rows are scored when rows are selected.
 
     This is CUDA if there is a GPU, with bfloat16 if the GPU has units for it, else the CPU in
     float32.
@@ -98,7 +101,7 @@ def probe_device() -> Device:
 
 
 def fast_device(precision: Precision = "auto") -> Device:
-    """Return the device on which models are trained and prompted.
+    """Return the fastest device, on which models are trained and prompted.
 
     The type is `precision`. For `auto`, a GPU uses the type of `probe_device`, and a CPU uses
     bfloat16 if it is measurably faster.
@@ -131,7 +134,7 @@ def describe_unused_gpu() -> str:
 
 
 def measure_bf16_speedup() -> float:
-    """Return how many times faster than in float32 this CPU multiplies in bfloat16.
+    """Return the speedup of bfloat16 products over float32 products on this CPU.
 
     It is about 2 to 2.4 with AVX512-BF16, more with AMX, and 0.1 if bfloat16 is emulated.
     """
@@ -141,7 +144,7 @@ def measure_bf16_speedup() -> float:
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Multiply float32 matrices on a CPU by MKL (`highest`) or by oneDNN (`medium`) for a while."""
+    """Temporarily multiply float32 matrices on a CPU by MKL (`highest`) or by oneDNN (`medium`)."""
     import torch
 
     previous = torch.get_float32_matmul_precision()
@@ -154,7 +157,7 @@ def float32_products(precision: str) -> Iterator[None]:
 
 @cache
 def measure_product_speeds() -> dict[str, float]:
-    """Measure matrix products on this CPU, relative to float32 by PyTorch's default (MKL).
+    """Measure the speed of matrix products on this CPU, relative to PyTorch's default.
 
     MKL has no AVX-512 for AMD's CPUs, and oneDNN has: a factor of 2.3 on Zen 5. The measurement
     takes 0.3 seconds, once per process.

@@ -1,4 +1,4 @@
-"""The families of models: how each writes tool calls, and what ends its turns.
+"""The model families: how the models of each family write tool calls and end their turns.
 
 To add a family, add an entry to `FAMILIES`. A generated text is parsed by `parse_reply`, with the
 parsers of `tool_call_parsers`. A model renders with its own chat template if that loses nothing,
@@ -46,7 +46,7 @@ from agent_pipeline.sessions.session import Tool
 
 @dataclass(frozen=True)
 class TurnMarkers:
-    """What a family writes before and after a turn of each role.
+    """The texts that a family's chat template writes before and after a turn of each role.
 
     The texts are written as Jinja writes them in quotes. A family without a system role shows the
     system message as a user's message.
@@ -68,7 +68,7 @@ class TurnMarkers:
 
 @dataclass(frozen=True)
 class Family:
-    """Models that share a notation of tool calls and the tokens that end a turn.
+    """A family of models that share a notation for tool calls and the tokens that end a turn.
 
     Attributes:
         name: The name of the family.
@@ -91,7 +91,7 @@ class Family:
 
 @dataclass(frozen=True)
 class ParsedReply:
-    """A generated text, parsed.
+    """A generated text, parsed into tool calls and words.
 
     Attributes:
         calls: The valid tool calls.
@@ -105,7 +105,7 @@ class ParsedReply:
 
     @property
     def is_call(self) -> bool:
-        """Whether the model meant to call a tool, even if the call is invalid."""
+        """True if the model meant to call a tool, even if the call is invalid."""
         return bool(self.calls or self.invalid)
 
 
@@ -113,7 +113,7 @@ _THOUGHT = re.compile(r"\s*(?:<think>.*?(?:</think>|$)|\[THINK\].*?(?:\[/THINK\]
 
 
 def parse_reply(text: str, tools: Sequence[Tool] | None) -> ParsedReply:
-    """Return a generated text as tool calls or as an answer.
+    """Parse a generated text as tool calls or as an answer.
 
     The first notation whose marks the text has decides.
 
@@ -146,7 +146,7 @@ def _remove_thoughts(text: str) -> str:
 
 
 def find_family(stops: Iterable[str] = (), model_type: str = "") -> Family | None:
-    """Return the family of a model, or None if it is not known.
+    """Return the family of a model, or None if the family is unknown.
 
     Several families end their turns with the same token (`<|im_end|>`). Of these, the family that
     names the architecture is chosen, else the family that shares the most stop tokens, else the
@@ -204,7 +204,7 @@ DEEPSEEK = TurnMarkers(
 
 @cache
 def write_hermes_template(markers: TurnMarkers = CHATML, writes_begin_token: bool = False) -> str:
-    """Return our chat template: Hermes 2 Pro's tool calls in the turn markers of a family.
+    """Return our chat template: the tool calls of Hermes 2 Pro with the turn markers of a family.
 
     Args:
         markers: The turn markers.
@@ -279,4 +279,4 @@ FAMILIES = (
         "lfm2",
     ),
 )
-"""All families, in the order in which their parsers try a text."""
+"""All model families, in the order in which their parsers are tried on a text."""

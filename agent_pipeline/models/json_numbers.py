@@ -1,4 +1,4 @@
-"""Numbers and blanks in the JSON that a chat template writes.
+"""Exact texts of numbers, and white space, in the JSON that a chat template writes.
 
 Python and llama.cpp write the same number differently. If a template can take an object, llama.cpp
 gives the template a call's arguments as an object, and writes `100.0` as `100` and `12345.67` as
@@ -12,15 +12,17 @@ from typing import Any
 
 _INTEGER = re.compile(r"-?\d+")
 _FIRST_STAND_IN = 10**60
-"""Longer than any number that a server can write, and than any id that a person would log."""
+"""First number that stands in for a number's text. It is longer than any number that a server
+writes and any logged id.
+"""
 
 
 class NumberText(str):
-    """A JSON number as its text, so that `100.50` stays `100.50`."""
+    """A JSON number that keeps its original text, so that `100.50` stays `100.50`."""
 
 
 def parse_json(text: str) -> object:
-    """Return the value of a JSON text, with every number as `NumberText`.
+    """Parse a JSON text, and return every number as `NumberText`.
 
     Raises:
         ValueError, RecursionError: The text is not JSON.
@@ -29,7 +31,7 @@ def parse_json(text: str) -> object:
 
 
 def with_number_texts(value: object) -> object:
-    """Return a JSON value with every number as `NumberText`, written as Python writes it."""
+    """Return a JSON value with every number as a `NumberText`, written as Python writes it."""
     if isinstance(value, dict):
         return {key: with_number_texts(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -48,7 +50,7 @@ def _parse_arguments(arguments: object) -> object:
 
 
 def parse_object(arguments: object) -> dict[str, object] | None:
-    """Return the object that a call's arguments are, with every number as `NumberText`.
+    """Return a call's arguments as an object in which every number is a `NumberText`.
 
     Returns None if the arguments are anything else.
     """
@@ -60,7 +62,7 @@ def parse_object(arguments: object) -> dict[str, object] | None:
 
 
 def compact_arguments(arguments: object) -> object:
-    r"""Return a call's arguments as JSON text without blanks between its parts.
+    r"""Return a call's arguments as JSON text without white space between its parts.
 
     Each number keeps its digits. Arguments that are not an object are returned unchanged.
 
@@ -84,7 +86,7 @@ def _write_compact(value: object) -> str:
 
 
 def served_number(number: str) -> str:
-    """Return the text that llama.cpp's template engine writes for a JSON number.
+    """Return the text that the template engine of llama.cpp writes for a JSON number.
 
     The engine keeps 64 bits of a whole number, and six digits of any other number. A test compares
     this with the installed llama.cpp.
@@ -101,7 +103,7 @@ def served_number(number: str) -> str:
 
 
 def changed_numbers(arguments: object) -> list[str]:
-    """Return the numbers in a call's arguments that llama.cpp's template engine changes."""
+    """Return the numbers in a call's arguments that the template engine of llama.cpp changes."""
     try:
         value = _parse_arguments(arguments)
     except (ValueError, RecursionError):
@@ -110,7 +112,7 @@ def changed_numbers(arguments: object) -> list[str]:
 
 
 def _list_numbers(value: object) -> list[NumberText]:
-    """Return the numbers in a value of `parse_json`, in their order."""
+    """Return all numbers in a value that `parse_json` returned, in order."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -119,7 +121,7 @@ def _list_numbers(value: object) -> list[NumberText]:
 
 
 class NumberWriter:
-    """Values for a chat template whose numbers are written as chosen texts.
+    """A writer that makes a chat template write each number as a chosen text.
 
     Python's JSON writes one text per number. For any other text a whole number of 61 digits stands
     in, which `restore` replaces in the rendered conversation.
@@ -129,15 +131,15 @@ class NumberWriter:
         self._texts: list[str] = []
 
     def recorded(self, value: object) -> Any:
-        """Return a value of `parse_json` whose numbers are written as they were recorded."""
+        """Return a value of `parse_json` whose numbers a template writes as recorded."""
         return self._replace_numbers(value, served=False)
 
     def served(self, value: object) -> Any:
-        """Return a value of `parse_json` whose numbers are written as llama.cpp writes them."""
+        """Return a value of `parse_json` whose numbers a template writes as llama.cpp does."""
         return self._replace_numbers(value, served=True)
 
     def restore(self, rendered: str) -> str:
-        """Return a rendered text with the numbers in place of their stand-ins."""
+        """Return a rendered text with the original numbers in place of their stand-ins."""
         for index, text in enumerate(self._texts):
             rendered = rendered.replace(str(_FIRST_STAND_IN + index), text)
         return rendered
@@ -152,7 +154,7 @@ class NumberWriter:
         return self._make_number(served_number(value) if served else str(value))
 
     def _make_number(self, text: str) -> object:
-        """Return the number that is written as this text, or its stand-in."""
+        """Return a number that is written as the given text, or a stand-in for the number."""
         number = _parse_python_number(text)
         if number is not None and json.dumps(number) == text:
             return number

@@ -1,4 +1,4 @@
-"""Models and tokenizers in memory: the one place that loads them from a directory.
+"""Loading of models and tokenizers from a directory, which no other module does.
 
 Where the directory comes from belongs in `base_model`, and a tokenizer's chat template in
 `chat_renderer`.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError)
-"""What transformers and PEFT raise for files that cannot be loaded."""
+"""Errors that transformers and PEFT raise for files that cannot be loaded."""
 
 
 def load_model(
@@ -25,7 +25,7 @@ def load_model(
     trainable: bool = False,
     **options: object,
 ) -> "PreTrainedModel":
-    """Return a base model on a device, in evaluation mode.
+    """Load a base model on a device, in evaluation mode.
 
     On a machine without a GPU, the process multiplies float32 matrices by the library of `device`
     from then on.
@@ -69,7 +69,7 @@ def load_model(
 def _add_adapter(
     model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, trainable: bool
 ) -> "PreTrainedModel":
-    """Return a model with an adapter on it. Raises ModelError.
+    """Load an adapter onto a model, and return the model with the adapter. Raises ModelError.
 
     Args:
         model: The base model in memory.
@@ -94,7 +94,7 @@ def _add_adapter(
 
 
 def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer of a model or adapter directory, with the chat template saved there.
+    """Load the tokenizer of a model or adapter directory, with the chat template saved in it.
 
     Raises:
         ModelError: There is no tokenizer that can be read.

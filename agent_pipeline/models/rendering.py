@@ -1,4 +1,4 @@
-"""A conversation as text: a chat template, called with the messages that it accepts.
+"""Rendering of a conversation as text, by calling a chat template with messages that it accepts.
 
 The canonical form keeps a call's arguments as a JSON string. Templates take an object (most of
 them), that string (some), or either (ours). Which of these is a fact about the template, which
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ArgumentsAs = Literal["dict", "str", "text"]
-"""How a template takes the arguments of a call.
+"""The form in which a chat template takes the arguments of a call.
 
 `dict`: as an object. `str`: as the recorded text. `text`: as text or as an object, which the
 template writes alike.
@@ -38,7 +38,7 @@ template writes alike.
 
 
 def argument_texts(arguments: object) -> list[str]:
-    """Return the texts in a call's arguments that every template shows in some way.
+    """Return the texts in a call's arguments that appear in the output of every template.
 
     These are whole numbers, and strings that JSON writes without escapes.
     """
@@ -52,7 +52,7 @@ def argument_texts(arguments: object) -> list[str]:
 
 
 def with_plain_ids(messages: list[Message]) -> list[Message]:
-    """Return the messages with the ids of calls counted from `call00001`.
+    """Return the messages with call ids that are counted from `call00001`.
 
     A recorded id carries no meaning, and Mistral's templates accept only ids of nine letters and
     digits.
@@ -81,7 +81,7 @@ def as_template_wants(
     number_writer: NumberWriter | None = None,
     add_generation_prompt: bool = False,
 ) -> list[Message]:
-    """Return the messages in the form that a template takes; the input is not changed.
+    """Return copies of the messages in the form that a chat template accepts.
 
     Ids are plain. A null content (the API's content of a turn that only calls) becomes empty.
 
@@ -120,7 +120,7 @@ def _prepare_call(
     number_writer: NumberWriter | None,
     is_recorded: bool,
 ) -> ToolCall:
-    """Return a call with its arguments as text or as an object.
+    """Return a call with its arguments as text or as an object, as the template requires.
 
     Args:
         call: The call, in canonical form.
@@ -146,7 +146,7 @@ def _prepare_call(
 
 
 def as_servers_send(tools: list[Tool]) -> list[Tool]:
-    """Return the tools as a server hands them to the chat template, whatever a client sent.
+    """Return the tools in the form in which a server passes them to the chat template.
 
     A server passes the name, the description (empty if there is none) and the parameters, and
     nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). Training must show the model
@@ -176,7 +176,7 @@ def render_template(
     tools: list[Tool] | None,
     add_generation_prompt: bool = False,
 ) -> str:
-    """Return a conversation as text. Special tokens that the messages hold are marked.
+    """Render a conversation as text. Special tokens that occur inside messages are marked.
 
     Args:
         tokenizer: The tokenizer, whose special tokens the template may name (`bos_token`).

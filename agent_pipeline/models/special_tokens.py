@@ -1,4 +1,4 @@
-"""Special tokens, and texts of users that look like one.
+"""Special tokens, and texts of users that look like special tokens.
 
 A special token that a user typed is text: a user's `<|im_end|>` ends no turn. A rendered
 conversation is one string, which does not show whether a user or the chat template wrote a part of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARK = "\ufdd0"
-"""A noncharacter: Unicode keeps it for a program's internal use."""
+"""Character that marks plain text. It is a noncharacter that Unicode reserves for internal use."""
 
 Value = TypeVar("Value")
 
@@ -31,7 +31,7 @@ _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A rendered text as tokens.
+    """A rendered text, as tokens.
 
     Attributes:
         ids: The token ids.
@@ -45,7 +45,7 @@ class TokenizedText:
 
 @dataclass(frozen=True)
 class _LiteralFinder:
-    """The special tokens of a tokenizer, and a pattern that finds everything that may be one."""
+    """The special tokens of a tokenizer, and a pattern that finds all texts that may be one."""
 
     tokens: set[str]
     pattern: re.Pattern[str]
@@ -59,7 +59,7 @@ class _LiteralFinder:
 
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
-    """Return all tokens that frame a conversation.
+    """Return all tokens that mark the structure of a conversation.
 
     These are the tokenizer's special tokens, and added tokens that look like one (`<|user|>`).
     DeepSeek marks its special tokens as ordinary ones; llama.cpp's converter decides as we do.
@@ -72,7 +72,7 @@ def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
 
 
 def mark_literals(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
-    """Return a text, or lists and objects of texts, with a mark in each special token."""
+    """Insert a mark into each special token in a text, or in all texts of a list or object."""
     marked_value: Value = _mark_value(_literal_finder(tokenizer, len(tokenizer)), value)
     return marked_value
 
@@ -88,12 +88,12 @@ def _mark_value(finder: _LiteralFinder, value: object) -> Any:
 
 
 def remove_marks(text: str) -> str:
-    """Return a text without its marks, as a server renders it."""
+    """Remove the marks from a text, which gives the text that a server renders."""
     return text.replace(MARK, "")
 
 
 def tokenize(tokenizer: "PreTrainedTokenizerBase", text: str) -> TokenizedText:
-    """Return a rendered text, with marks or without, as tokens."""
+    """Tokenize a rendered text, with or without marks."""
     if MARK in text:
         marked_encoding = _literal_tokenizer(tokenizer, len(tokenizer)).encode(
             text, add_special_tokens=False
@@ -121,7 +121,7 @@ def _literal_finder(tokenizer: "PreTrainedTokenizerBase", vocabulary_size: int) 
 
 @lru_cache(maxsize=4)
 def _literal_tokenizer(tokenizer: "PreTrainedTokenizerBase", vocabulary_size: int) -> "Tokenizer":
-    """Return the tokenizer in a form that removes marks after it found the special tokens."""
+    """Return a copy of the tokenizer that removes marks after it has found the special tokens."""
     from tokenizers import Tokenizer
 
     state = json.loads(tokenizer.backend_tokenizer.to_str())

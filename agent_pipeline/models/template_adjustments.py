@@ -1,4 +1,4 @@
-"""Small changes to a model's own chat template, so that training and every server agree.
+"""Small changes to a model's own chat template, so that training and all servers render alike.
 
 Each function returns an `AdjustedTemplate`: the template, and a clause that says what was changed.
 A template that needs no change is returned as it is. Which template is used belongs in
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PINNED_DATE = date(2024, 7, 26)
-"""The date in templates that write today's date: the default of Llama 3's own template.
+"""Date for templates that write the current date. It is the default date in Llama 3's template.
 
 Another date would make another prompt than the one that was trained.
 """
@@ -40,7 +40,7 @@ _ARGUMENTS_PRINTED = re.compile(r"\{\{(-?)\s*" + _CALL_ARGUMENTS + r"\s*(-?)\}\}
 
 @dataclass(frozen=True)
 class AdjustedTemplate:
-    """A chat template after a change.
+    """A chat template after an adjustment.
 
     Attributes:
         jinja: The template.
@@ -52,7 +52,7 @@ class AdjustedTemplate:
 
 
 def adjust_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
-    """Apply all adjustments to a model's own template.
+    """Apply all adjustments to a model's own chat template.
 
     A template that fails on a plain question is returned unchanged: the probe reports the failure.
     """
@@ -68,7 +68,7 @@ def adjust_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Adjuste
 
 
 def pin_defaults(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
-    """Write down what servers decide themselves: the date, and whether the model thinks.
+    """Write fixed values into a template for things that servers decide: the date and thinking.
 
     Servers pass today's date as `date_string` or `strftime_now`; it becomes `PINNED_DATE`.
     llama.cpp sets `enable_thinking` for a template that thinks only if it is set (Qwen 3.5's small
@@ -92,7 +92,7 @@ def pin_defaults(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTe
 
 
 def trim_words_before_calls(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
-    """Remove the line end that a server leaves after the words before a call.
+    """Remove the line end that servers leave between a text and a call of the same message.
 
     llama.cpp's server returns these words with the line end that the template writes before the
     call, and clients send the words back. The template (Qwen 2.5's and 3's) would then write a
@@ -116,7 +116,7 @@ def trim_words_before_calls(tokenizer: "PreTrainedTokenizerBase", jinja: str) ->
 
 
 def _render_words_before_call(tokenizer: "PreTrainedTokenizerBase", jinja: str, words: str) -> str:
-    """Return the sentinel conversation with words before its call, and again without words."""
+    """Render the sentinel conversation twice: with text before its call, and without it."""
     messages: list[Message] = [
         message | {"content": words} if message.get("tool_calls") else message
         for message in SENTINEL
@@ -126,7 +126,7 @@ def _render_words_before_call(tokenizer: "PreTrainedTokenizerBase", jinja: str, 
 
 
 def accept_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
-    """Make a template take arguments as text, so that llama.cpp does not round their numbers.
+    """Make a template accept arguments as text, so that llama.cpp does not round their numbers.
 
     A template that reads single arguments (Qwen 3.5's) needs objects and is returned unchanged. So
     is a template that would render objects differently after the change.

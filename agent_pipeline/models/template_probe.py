@@ -1,4 +1,4 @@
-"""The probe of a chat template: a conversation with every shape that a trace has, and what is lost.
+"""The probe of a chat template, which finds out what content the template loses.
 
 Stock templates drop `tools` and `tool_calls` silently (SmolLM2, Gemma 3, Phi-3.5), or encode
 arguments twice (Qwen2.5, if it is given the API's strings). A model that is trained on such text
@@ -30,7 +30,7 @@ _ARGUMENTS = {
 
 
 def _sentinel_call(arguments: str) -> Message:
-    """Return the assistant's message with a call of the sentinel tool."""
+    """Return an assistant message that calls the sentinel tool."""
     function: FunctionCall = {"name": "tool_q7", "arguments": arguments}
     call: ToolCall = {"id": "call00001", "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -53,19 +53,19 @@ SENTINEL: list[Message] = [
     {"role": "user", "content": "again_q7"},
     {"role": "assistant", "content": "last_q7"},
 ]
-"""A conversation with every shape that a trace has; its words occur in no template."""
+"""A test conversation that has every feature of a trace. Its words occur in no chat template."""
 
 CALL_INDEX = 2
-"""The index of the message with a call in `SENTINEL`."""
+"""Index of the message in `SENTINEL` that contains a call."""
 ANSWER_INDEX = 4
-"""The index of the first answer in `SENTINEL`."""
+"""Index of the first answer in `SENTINEL`."""
 
 _WITH_BLANKS: list[Message] = [
     *SENTINEL[:CALL_INDEX],
     _sentinel_call(json.dumps(_ARGUMENTS, ensure_ascii=False, indent=1)),
     *SENTINEL[CALL_INDEX + 1 :],
 ]
-"""`SENTINEL` with blanks between the parts of the call's arguments."""
+"""A copy of `SENTINEL` with white space between the parts of the call's arguments."""
 
 _SHOWN_WORDS = {
     "system_q7": "the system message",
@@ -74,15 +74,15 @@ _SHOWN_WORDS = {
     "result_q7": "tool results",
     "answer_q7": "answers",
 }
-"""A word of each part of the conversation, and the part's name."""
+"""A word from each part of the sentinel conversation, with the name of the part."""
 
 _THOUGHT_KEYS = ("reasoning_content", "thinking")
-"""The keys under which templates look for a message's thought."""
+"""Keys under which chat templates look for the thought of a message."""
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What the probe of a template found.
+    """The findings of a chat template's probe.
 
     Attributes:
         defects: What the template loses; a template without defects can be used.
@@ -103,7 +103,7 @@ class ProbeResult:
 
 
 def probe_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> ProbeResult:
-    """Render the sentinel conversation and return what the template loses.
+    """Render the sentinel conversation, and return which content the template loses.
 
     Arguments are tried as text if the template writes text and objects alike, else as objects;
     and then as strings. The first form without a defect is the result.
@@ -128,7 +128,7 @@ def probe_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> ProbeRes
 def _find_defects(
     tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
 ) -> Iterator[str]:
-    """Yield what the template loses of the sentinel conversation."""
+    """Yield a description of each part of the sentinel conversation that a template loses."""
 
     def render(messages: list[Message], add_generation_prompt: bool = False) -> str:
         return render_template(
@@ -163,7 +163,7 @@ def _find_defects(
 def _describe_template(
     tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
 ) -> ProbeResult:
-    """Return the facts about a template without defects."""
+    """Return the facts about a chat template that has no defects."""
     texts = [
         render_template(tokenizer, jinja, arguments_as, SENTINEL[:length], [TOOL])
         for length, message in enumerate(SENTINEL, start=1)
@@ -182,7 +182,7 @@ def _describe_template(
 
 
 def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
-    """Return whether a template writes arguments alike in three forms.
+    """Return whether a template writes call arguments equally in three input forms.
 
     The forms are an object, compact text, and text with blanks between its parts.
     """
@@ -198,7 +198,7 @@ def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
 def find_reasoning(
     tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
 ) -> tuple[str, str] | None:
-    """Return how a template shows the thought of an assistant's last message.
+    """Return how a template shows the thought of the last assistant message.
 
     Args:
         tokenizer: The tokenizer.
@@ -231,7 +231,7 @@ def find_reasoning(
 
 
 def find_stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
-    """Return the special token that a rendered turn ends with, or None. White space is ignored."""
+    """Return the special token at the end of a rendered turn, or None. White space is ignored."""
     text = turn.rstrip()
     tokens = [token for token in special_tokens(tokenizer) if text.endswith(token)]
     return max(tokens, key=len, default=None)

@@ -1,4 +1,4 @@
-"""Parsers of tool calls: one per notation in which models write a call.
+"""Parsers of tool calls: one parser per notation in which models write calls.
 
 A parser takes a generated text and returns the calls in its notation, or None if the text has no
 mark of that notation. Which families use a notation belongs in `families`.
@@ -17,7 +17,7 @@ from agent_pipeline.sessions.session import Tool
 
 @dataclass(frozen=True)
 class ParsedCall:
-    """A tool call that a model wrote.
+    """A tool call that was parsed from a model's text.
 
     Attributes:
         name: The name of the tool.
@@ -30,15 +30,15 @@ class ParsedCall:
 
 
 CallsOfMark: TypeAlias = list[ParsedCall] | None
-"""The calls behind one mark of a text; None if they are not valid calls."""
+"""Function that returns the calls after one mark in a text, or None if the calls are invalid."""
 
 ParameterSchemas: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""The JSON schema of each tool's parameters, by the tool's name."""
+"""The JSON schema of each tool's parameters, by tool name."""
 
 
 @dataclass(frozen=True)
 class FoundCalls:
-    """What a text holds in one notation.
+    """The tool calls and the remaining text that were found with one notation.
 
     Attributes:
         calls_by_mark: The calls behind each mark of the notation.
@@ -53,18 +53,18 @@ CallParser: TypeAlias = Callable[[str, ParameterSchemas], FoundCalls | None]
 
 
 def list_parameter_schemas(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, object]]:
-    """Return the schema of each tool's parameters, by the tool's name."""
+    """Return the schema of each tool's parameters, by tool name."""
     functions = (tool.get("function", tool) for tool in tools or ())
     return {function.get("name", ""): function.get("parameters") or {} for function in functions}
 
 
 def find_no_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Return None: the parser of a family without a notation."""
+    """Return None. This is the parser of a family that has no notation for tool calls."""
     return None
 
 
 def parse_json_calls(text: str) -> CallsOfMark:
-    """Return the calls of a JSON text: an object, or a list of objects."""
+    """Return the calls in a JSON text that is an object or a list of objects."""
     try:
         return _calls_of_value(json.loads(text))
     except (ValueError, RecursionError):
@@ -72,7 +72,7 @@ def parse_json_calls(text: str) -> CallsOfMark:
 
 
 def _parse_named_call(name: str, arguments: str) -> CallsOfMark:
-    """Return the call of a tool's name and the JSON text of its arguments."""
+    """Return the call that has a given tool name and arguments as JSON text."""
     return parse_json_calls(f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}')
 
 
@@ -106,14 +106,14 @@ _GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_va
 
 @dataclass(frozen=True)
 class _TaggedCalls:
-    """The calls of one tag, and the position in the text at which they end."""
+    """The calls inside one tag, and the position in the text at which the tag ends."""
 
     calls: CallsOfMark
     end: int
 
 
 def parse_tagged_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse `<tool_call>` around JSON, XML, or keys and values.
+    """Parse calls inside `<tool_call>`, written as JSON, as XML, or as keys and values.
 
     JSON is written by Hermes and Qwen, XML by Qwen3-Coder and Qwen 3.5, keys and values by GLM 4.5.
     A tag in a code block or in a sentence is a quotation and calls nothing.
@@ -137,7 +137,10 @@ def parse_tagged_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | Non
 
 
 def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _TaggedCalls:
-    """Parse the body of a tag, which starts at `start`. A JSON string may hold the closing tag."""
+    """Parse the content of a tag from the position `start`.
+
+    A JSON string may contain the closing tag.
+    """
     try:
         value, value_end = json.JSONDecoder().raw_decode(text, start)
         closing_tag = _TAG_END.match(text, value_end)
@@ -166,7 +169,7 @@ def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _TaggedCalls
 
 
 def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) -> object:
-    """Return a value that a notation writes without quotes.
+    """Convert a value that a notation writes without quotes into the type that the schema states.
 
     The value is text if the schema requires text, else JSON if it can be parsed as JSON.
 
@@ -217,7 +220,7 @@ def parse_llama_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None
 
 
 def parse_call_sequence(text: str) -> CallsOfMark:
-    """Return JSON calls that follow each other, separated by semicolons or white space."""
+    """Parse several JSON calls in a row, separated by semicolons or white space."""
     calls: list[ParsedCall] = []
     position = 0
     while position < len(text):
@@ -253,7 +256,7 @@ _HARMONY_RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 def parse_harmony_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse the messages of gpt-oss, each on a channel.
+    """Parse the messages of gpt-oss. Each message belongs to a channel.
 
     A message to `functions.name` is a call, the channel `analysis` is a thought, and all other
     messages are words.
@@ -280,7 +283,7 @@ _DEEPSEEK_BLOCK = re.compile(r"\s*([^\n]+)\n```json\n(.*?)\n?```\s*", re.DOTALL)
 
 
 def parse_deepseek_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse the calls of DeepSeek.
+    """Parse calls in the notation of DeepSeek.
 
     V3 and R1 write a type, a separator, the name and a block of JSON. V3.1 writes the name, a
     separator and JSON.
@@ -305,7 +308,7 @@ _PYTHON_CALLS = re.compile(
 
 
 def parse_python_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse calls of Python functions.
+    """Parse calls that are written as calls of Python functions.
 
     They stand between the marks of Llama 4 or of LFM2, or in Gemma 3's block `tool_code`.
     """
@@ -317,7 +320,7 @@ def parse_python_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | Non
 
 
 def parse_python_source(text: str, schemas: ParameterSchemas) -> CallsOfMark:
-    """Return the calls of Python source: a list of calls, or one call per line.
+    """Return the calls in Python source that consists of a list of calls, or of one call per line.
 
     A call may be wrapped in `print(…)`. Arguments are literals.
     """
@@ -364,7 +367,7 @@ def _call_of_node(node: ast.expr, schemas: ParameterSchemas) -> ParsedCall:
 
 
 _JSON_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
-"""Words of JSON that models write in Python source."""
+"""Words of JSON, such as `true`, that models also write in Python source."""
 
 
 def _literal_value(node: ast.expr) -> object:
@@ -392,7 +395,7 @@ def parse_gemma_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None
 
 
 def _gemma_arguments_as_json(body: str) -> str:
-    """Return Gemma 4's arguments with the keys and the texts in JSON's quotes."""
+    """Convert the arguments of Gemma 4 into JSON, with quoted keys and texts."""
     parts = body.split('<|"|>')
     json_parts = []
     for index, part in enumerate(parts):
@@ -412,7 +415,7 @@ _BARE_CALL_BEGINS = re.compile(
 
 
 def parse_bare_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse a text that holds only JSON calls or a Python list of calls, in a code block or not.
+    """Parse a text that contains only JSON calls or a Python list of calls.
 
     Such a text has no marks, so each name must be a tool of the row; if the row lists no tools,
     each call must have arguments. A text that begins like such a call and cannot be parsed was

@@ -1,4 +1,4 @@
-"""The replay buffer: rows of earlier nights that are mixed into new rows against forgetting.
+"""The replay buffer: rows of earlier nights that are mixed with new rows to prevent forgetting.
 
 There are two ways to keep a bounded, uniform sample of all rows seen. A reservoir (Vitter 1985,
 algorithm R) depends on the order of rows, and counts a repeated row twice. Choosing the rows with
@@ -25,13 +25,13 @@ from agent_pipeline.sessions.session import hash_json
 
 Row: TypeAlias = DatasetRow
 IsHeldOut = Callable[[Row], bool]
-"""Function that returns whether a row may never be trained. Such a row has a task of another split,
-or the same conversation as a held-out row.
+"""Function that returns whether a row must never be trained, because its task or its conversation
+is held out.
 """
 
 
 class ReplayRatioError(SettingsError):
-    """Raised if a replay ratio is not a share of at least 0 and below 1.
+    """Raised if a replay ratio is below 0, or is 1 or more.
 
     Attributes:
         ratio: The ratio.
@@ -46,7 +46,7 @@ class ReplayRatioError(SettingsError):
 
 
 def parse_ratio(ratio: float) -> Fraction:
-    """Return a replay ratio as the intended fraction: 0.1 is a tenth.
+    """Parse a replay ratio as the exact fraction that the user meant: 0.1 is one tenth.
 
     Raises:
         ReplayRatioError: the ratio is not a share from 0 to below 1.
@@ -58,7 +58,7 @@ def parse_ratio(ratio: float) -> Fraction:
 
 
 def count_replayed(new: int, ratio: Fraction) -> int:
-    """Return the number of replayed rows that make up `ratio` of the whole, rounded down.
+    """Return the number of replayed rows that make up the share `ratio` of all rows, rounded down.
 
     `new` is the number of the other rows.
     """
@@ -66,7 +66,7 @@ def count_replayed(new: int, ratio: Fraction) -> int:
 
 
 def spread_replayed(new: int, replayed: int) -> list[bool]:
-    """Return which positions in an order of `new + replayed` rows are for replayed rows.
+    """Return the positions of the replayed rows in a sequence of `new + replayed` rows.
 
     The replayed rows are spread so evenly that every sequence of rows has its share, to less than
     one row. (The positions follow a line with this slope in whole numbers: Bresenham 1965.)
@@ -87,7 +87,7 @@ def hash_spoken(row: Row) -> str:
 
 
 def get_row_key(row: Row) -> str:
-    """Return a row's identity.
+    """Return the key that identifies a row.
 
     It is the id of its session. If the id is missing, it is the row's own id, or else the hash of
     its content.
@@ -96,7 +96,7 @@ def get_row_key(row: Row) -> str:
 
 
 def hash_key(key: str, seed: int) -> bytes:
-    """Return the position of a key in the seeded order.
+    """Return the position that a key has in a seeded random order.
 
     Positions are uniform over keys (sha256).
     """
@@ -104,7 +104,7 @@ def hash_key(key: str, seed: int) -> bytes:
 
 
 def keep_bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
-    """Return the rows with the lowest seeded hashes of their keys, lowest first.
+    """Return the rows whose keys have the lowest seeded hashes, lowest hash first.
 
     The choice does not depend on the order, is idempotent and can be merged:
     `keep_bottom_k([*keep_bottom_k(a, k), *keep_bottom_k(b, k)], k) == keep_bottom_k([*a, *b], k)`.
@@ -126,7 +126,7 @@ def keep_bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
 
 @dataclass
 class OnlineContinualLearner:
-    """A bounded buffer of seen rows, and mixing of batches with its rows.
+    """A replay buffer of limited size that also mixes its rows into batches.
 
     Names and defaults are those of SAGE. To restore a learner, set `buffer` and `seen` to the
     values that they had.
@@ -179,7 +179,7 @@ class OnlineContinualLearner:
         return [*batch, *replayed]
 
     def update_buffer(self, batch: Iterable[Row]) -> None:
-        """Show new rows to the buffer.
+        """Offer new rows to the buffer.
 
         Replayed rows must not be shown, because the buffer has already seen them.
         """
@@ -203,7 +203,7 @@ class OnlineContinualLearner:
 
 @dataclass(frozen=True)
 class UpdatedBuffer:
-    """A buffer after a night.
+    """The replay buffer after a night's training.
 
     Attributes:
         rows: The rows of the buffer.
@@ -222,7 +222,7 @@ def update_buffer(
     is_held_out: IsHeldOut,
     size: int,
 ) -> UpdatedBuffer:
-    """Return the buffer after a night.
+    """Return the replay buffer after a night's training.
 
     It contains the rows with the lowest hashes among all rows that were ever trained. A session
     that is still in the store is stored in its current form. It is removed if curation no longer
@@ -282,7 +282,7 @@ class ReplayDraw:
     left_out: dict[str, int]
 
     def report(self) -> dict[str, Any]:
-        """Return the figures for a report, without the rows."""
+        """Return the figures about the draw for a report, without the rows themselves."""
         return {
             "ratio": self.ratio,
             "got": self.got,
@@ -294,7 +294,7 @@ class ReplayDraw:
         }
 
     def describe(self) -> str:
-        """Return a sentence about the replayed rows, or the reason why no rows are replayed."""
+        """Return a sentence about the replayed rows, or the reason why no row is replayed."""
         if not self.ratio:
             return "nothing is replayed: replay_ratio is 0"
         if not self.candidates:
@@ -319,7 +319,7 @@ def draw_replay(
     is_held_out: IsHeldOut,
     passed_over: Collection[str] = (),
 ) -> ReplayDraw:
-    """Draw rows of the buffer to train next to the `training` rows.
+    """Draw rows of the buffer that are trained together with the `training` rows.
 
     No drawn row is among the training rows, or has the same conversation as a training row or
     another drawn row. The seed of the hashes comes from the training rows, so that the choice

@@ -24,7 +24,7 @@ from agent_pipeline.sessions.session import Message, encode_json, is_trained, li
 from agent_pipeline.sessions.tables import define_optional, define_required, is_sorted, to_table
 
 CandidateRow = Mapping[str, Any]
-"""A row of a dataset, with at least `row_id` and `messages`."""
+"""A dataset row that selection can choose, with at least the columns `row_id` and `messages`."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -49,7 +49,7 @@ CANDIDATE = pa.schema(
     ]
 )
 READ = [*(id_field.name for id_field in IDS), "messages", "score", "created_at", "project", "agent"]
-"""Columns of a dataset that selection reads."""
+"""Columns that selection reads from a dataset."""
 
 
 class RepeatedRowIdError(DataError):
@@ -102,7 +102,7 @@ class Candidates:
         return cls(table, read)
 
     def texts(self, indices: Any = slice(None)) -> "Conversations":
-        """Return the conversations of the rows with the given indices, or of all rows, as texts."""
+        """Return the conversations of the rows with the given indices as texts, or of all rows."""
         is_wanted = np.zeros(len(self.table), bool)
         is_wanted[indices] = True
         return Conversations(self.read, is_wanted)
@@ -110,7 +110,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Conversations:
-    """The texts of some rows, in the order of all rows.
+    """The conversations of some rows as texts, in the order of all rows.
 
     Memory holds one text at a time.
 
@@ -134,7 +134,7 @@ class Conversations:
 
 
 def sort_by_judgment(rows: Candidates) -> np.ndarray:
-    """Return the indices of all rows in order of preference.
+    """Return the indices of all rows, with the best judged rows first.
 
     The rows with the best score come first, then the earliest, then the first by id.
     """
@@ -145,7 +145,7 @@ def sort_by_judgment(rows: Candidates) -> np.ndarray:
 
 
 def _make_columns(row: CandidateRow) -> dict[str, object]:
-    """Return the columns `CANDIDATE` for a row."""
+    """Return the values of a row for the columns `CANDIDATE`."""
     messages = row["messages"]
     calls = Counter(name for name, _ in list_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
@@ -166,7 +166,7 @@ def _make_columns(row: CandidateRow) -> dict[str, object]:
 
 
 def hash_conversation(messages: Sequence[Message]) -> bytes:
-    """Return the sha256 of a conversation's messages and calls, and of which turns are trained.
+    """Return the sha256 of a conversation's messages, its calls, and the turns that are trained.
 
     The system message is left out. Call ids are left out too, because they differ by chance.
     """

@@ -1,4 +1,4 @@
-"""Structure in a set of embedded rows: outliers, clusters, distant rows and coverage.
+"""Structure in a set of embedded rows: outliers, clusters, distant rows, and coverage.
 
 The time of each function is linear in the number of rows, and memory stays constant. scikit-learn
 computes each block of distances in one thread, so the same input gives the same choice on any
@@ -23,21 +23,21 @@ SAME_DISTANCE = 1e-3
 """Distance up to which two vectors count as equal, because embeddings are rounded."""
 
 MAX_EXACT = 1_000_000
-"""Product of rows and clusters up to which exact k-means is used, which takes about a second. Above
-it, mini-batches give nearly the same quality.
+"""Product of rows and clusters up to which exact k-means is used. Exact k-means then takes about a
+second. For larger products, mini-batches give nearly the same quality.
 """
 
 ROWS_PER_CLUSTER = 64
-"""Number of rows per cluster in the seeded sample for mini-batches. More rows hardly move the
-centers.
+"""Number of rows per cluster in the seeded sample for mini-batches. More rows barely change the
+cluster centers.
 """
 
 MANY_CLUSTERS = 2048
 
 RANDOM_DRAWS = 5
 MIN_ROWS_WITH_OUTLIERS = 100
-"""Minimum number of rows for a search of outliers. Three percent of fewer rows would be only a row
-or two.
+"""Minimum number of rows for an outlier search. Three percent of fewer rows would be only one or
+two rows.
 """
 
 
@@ -180,7 +180,7 @@ def measure_nearest(vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def find_farthest(
     vectors: np.ndarray, count: int, chosen: Sequence[int]
 ) -> list[tuple[int, float]]:
-    """Find rows of which each is the farthest from all rows chosen before it.
+    """Find rows one after another, so that each row is the farthest from all rows found before it.
 
     This is greedy k-center (Gonzalez 1985). It ends early if every remaining row equals a chosen
     row.
@@ -205,7 +205,7 @@ def find_farthest(
 
 
 def apportion(total: int, room: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to `room`.
+    """Divide `total` among groups in proportion to the `room` of each group.
 
     No part is larger than its room, and ties go to the first part. The parts add up to `total`, or
     to the sum of `room` if that is smaller.
@@ -217,7 +217,7 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The distances of all rows to the chosen rows, compared with random choices of the same size.
+    """The distances of all rows to the chosen rows, compared with random choices of equal size.
 
     Distances are Euclidean, 0 to 2. The figures of random choices are means of five draws.
 

@@ -44,13 +44,13 @@ from agent_pipeline.storage.lake import Lake, StagedTable
 
 RunTask = Callable[[str], Mapping[str, Any]]
 """Function that runs a task with a model on the training rows. The task `losses` returns the mean
-`losses` over the trained tokens (nats) and the number of these `tokens`, both by row id. The task
-`embed` stores the rows' vectors in the lake, and returns the result of `store_vectors`.
+`losses` per trained token (nats) and the number of trained `tokens`, both by row id. The task
+`embed` stores the vectors of the rows in the lake, and returns the result of `store_vectors`.
 """
 
 
 class CoresetOptions(CrowdingOptions):
-    """Options of choosing rows.
+    """Options for choosing the rows of a coreset.
 
     Raises:
         SettingsError: the strategy does not exist, or a number is out of range.
@@ -101,7 +101,7 @@ class CoresetOptions(CrowdingOptions):
 
 @dataclass(frozen=True)
 class Selection:
-    """The result of choosing among rows.
+    """The chosen rows of a dataset, and the reasons why the other rows were not chosen.
 
     Attributes:
         index: The table `CORESET`, ordered by row id.
@@ -191,7 +191,7 @@ def select(
 
 
 class _IndexColumns:
-    """The columns of an index while rows are chosen.
+    """The columns of the coreset's index while rows are being chosen.
 
     Each list has one value per row.
 
@@ -211,7 +211,7 @@ class _IndexColumns:
         self.similarity: list[float | None] = [None] * count
 
     def make_table(self, rows: Candidates) -> pa.Table:
-        """Return the table `CORESET` for the rows."""
+        """Return the rows and their columns as a table with the schema `CORESET`."""
         columns = {id_field.name: rows.table[id_field.name] for id_field in IDS}
         for name, values in vars(self).items():
             columns[name] = make_column(values, CORESET.field(name))
@@ -226,7 +226,7 @@ def _make_pool(
     lengths: Mapping[str, int] | None,
     vectors: Embed | None,
 ) -> Pool:
-    """Return the pool of distinct rows.
+    """Return the pool of distinct rows that a strategy chooses from.
 
     Args:
         rows: All rows.
@@ -264,7 +264,7 @@ def _make_pool(
 
 @dataclass(frozen=True)
 class Coreset:
-    """The table `sft_coreset`, with facts for people.
+    """The table `sft_coreset`, with facts about it for users.
 
     Attributes:
         table: The table.
@@ -298,13 +298,13 @@ class Coreset:
 
     @property
     def had_to_choose(self) -> bool:
-        """True if there were more rows than `target_size`."""
+        """True if there were more rows than `target_size`, so that rows had to be chosen."""
         return Reason.ALL_FIT not in self.reasons
 
 
 @dataclass
 class _TaskEmbeddings:
-    """A function that embeds texts by a task with a model, or without a model.
+    """A function that embeds texts, either by a task that runs a model or without a model.
 
     Attributes:
         lake: The lake.

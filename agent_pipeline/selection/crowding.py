@@ -1,4 +1,4 @@
-"""Groups of rows that are too large: near-duplicates, planted rows, a task, a source, a day.
+"""Groups of rows that are too large: near-duplicates, planted rows, a task, a source, or a day.
 
 Planted sessions have an effect only in large numbers, so they look alike: copies of one session, or
 copies of many sessions with an added phrase. Such groups may have only a small share of the rows.
@@ -33,20 +33,23 @@ from agent_pipeline.selection.planted import PlantedPattern, find_planted
 from agent_pipeline.selection.pool import Reason
 
 MIN_ROWS = 50
-"""Minimum number of rows for leaving rows out. Shares of fewer rows mean little."""
+"""Minimum number of rows of a dataset from which rows may be left out. Shares of fewer rows are not
+meaningful.
+"""
 MIN_CAP = 2
-"""Number of rows that are kept from every group, because many tasks have two trials."""
+"""Number of rows that are kept from every group. It allows for the two trials that many tasks have.
+"""
 MEDIANS_OF_A_CLUSTER = 2
 MEDIANS_OF_A_TASK = 10
 MEDIANS_OF_A_SOURCE = 10
-"""Limits of a group's size, as a multiple of the median group of its kind."""
+"""Maximum size of a group, as a multiple of the median group size of the same kind."""
 MIN_COMMON_WORDS = 20
-"""Minimum number of distinct words that two texts must share. Texts with fewer common words are
-near-duplicates only if nearly all words are shared.
+"""Minimum number of distinct words that two texts must share. If the texts have fewer words in
+common, they are near-duplicates only if nearly all their words are shared.
 """
 NEAR_IF_SHORT = 0.95
 MAX_PLANTED_SHARE = 0.25
-"""Share of rows with a planted phrase above which no coreset is built."""
+"""Maximum share of rows that contain a planted phrase. Above this share, no coreset is built."""
 
 NEAR_DUPLICATES, PHRASES, TASKS, SOURCES, DAYS = (
     "near-duplicates of",
@@ -55,11 +58,11 @@ NEAR_DUPLICATES, PHRASES, TASKS, SOURCES, DAYS = (
     "source",
     "day",
 )
-"""Kinds of groups."""
+"""Kinds of row groups."""
 
 
 class CrowdingOptions(Options):
-    """Options that limit the size of a group of rows."""
+    """Options that limit the size of row groups."""
 
     largest_cluster: float = Field(
         default=0.01,
@@ -108,7 +111,7 @@ class CrowdingOptions(Options):
 
 @dataclass(frozen=True)
 class LeftOutRow:
-    """A row that is left out.
+    """A row that is left out of the coreset.
 
     Attributes:
         index: The index of the row.
@@ -179,7 +182,7 @@ def find_crowding(
     older: pa.ChunkedArray | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Crowding:
-    """Find the groups among some rows, and leave out the rows beyond the limits.
+    """Find the groups among some rows, and leave out the rows that exceed the size limits.
 
     The rows of a group with the best scores stay, then the earliest.
 
@@ -230,7 +233,7 @@ class _NearRows:
     phrases: dict[int, str]
 
     def get_standing(self, index: int) -> int:
-        """Return the row that represents a given row.
+        """Return the row that represents a given row among its near-duplicates.
 
         A row without near-duplicates represents itself.
         """
@@ -239,7 +242,7 @@ class _NearRows:
 
 
 class _Limiter:
-    """The rows that are left out so far, with the first reason for each.
+    """The rows that are left out so far, each with the first reason for leaving it out.
 
     Attributes:
         reasons: The reason by the index of the row.
@@ -250,7 +253,7 @@ class _Limiter:
         self.reasons: dict[int, Reason] = {}
 
     def limit(self, groups: Mapping[int, Hashable], cap: int, reason: Reason) -> None:
-        """Leave out the rows of each group that come after its first `cap` rows."""
+        """In each group, leave out all rows after the first `cap` rows."""
         counts: Counter[Hashable] = Counter()
         for index in self._ordered:
             if index in groups and index not in self.reasons:
@@ -266,7 +269,7 @@ def _limit_groups(
     clusters: Mapping[int, int],
     planted: Mapping[int, str],
 ) -> None:
-    """Apply the size limits of all kinds of groups.
+    """Apply the size limits to the groups of all kinds.
 
     Args:
         limiter: The rows that are left out so far.
@@ -298,7 +301,7 @@ def _median_size(groups: Mapping[int, Hashable]) -> int:
 
 
 def _get_cap(share: float, total: int, median: int = 0, medians: int = 0) -> int:
-    """Return the maximum number of rows of a group.
+    """Return the maximum number of rows that may be kept from a group.
 
     Args:
         share: The largest share. 1 or more allows any number of rows.
@@ -346,7 +349,7 @@ def _name_groups(
     phrases: dict[int, str],
     sources: Mapping[str, str],
 ) -> dict[str, dict[int, str]]:
-    """Return the name of the group of each row, by the kind of group."""
+    """Return, for each kind of group, the name of the group that each row belongs to."""
     sessions = rows.table["session_id"].to_pylist()
     tasks, days = rows.table["task_key"].to_pylist(), _list_days(rows)
     standing = {pair.stands for pair in near.pairs_by_row.values()}
@@ -391,7 +394,7 @@ def _find_near(rows: Candidates, ordered: Sequence[int], seed: int) -> _NearRows
 
 
 def _is_near(texts: Sequence[str], pair: NearPair) -> bool:
-    """Return whether two texts share enough words to be near-duplicates.
+    """Return whether two texts have enough words in common to be near-duplicates.
 
     If texts have only a few words, most of them may be the same by chance.
     """

@@ -27,9 +27,9 @@ from agent_pipeline.selection.tables import CORESET_TABLE
 from agent_pipeline.storage.lake import Lake
 
 SHOWN = 3
-"""Number of the largest groups of each kind that are shown."""
+"""Number of the largest groups per kind that are shown."""
 MIN_ROWS = 5
-"""Minimum number of rows of a suspicious group."""
+"""Minimum number of rows for a group to be suspicious."""
 NEW_PHRASES = "new phrase"
 SUSPICIOUS_SHARE = {NEAR_DUPLICATES: 0.02, PHRASES: 0.0, TASKS: 0.2, NEW_PHRASES: 0.1}
 """Shares of the new rows at which a group is suspicious. A day or a source is never suspicious:
@@ -39,12 +39,12 @@ one reader.
 MAX_SEARCHED = 2000
 """Maximum number of new rows in which phrases are counted."""
 TIMES_THE_MEAN = 3
-"""Minimum size of a suspicious group, as a multiple of the mean group of its kind."""
+"""Minimum size of a suspicious group, as a multiple of the mean group size of the same kind."""
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A group of new rows.
+    """A group of rows that are new since the last coreset.
 
     Attributes:
         kind: The kind of group, such as a task.
@@ -82,7 +82,7 @@ class Dominance:
 
     @property
     def warning(self) -> str | None:
-        """A warning for people, or None if no group is suspicious."""
+        """A warning for users, or None if no group is suspicious."""
         if not self.suspicious:
             return None
         named = "; ".join(
@@ -124,7 +124,7 @@ def describe_new_rows(
 
 
 def read_accepted_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
-    """Return the ids of the rows that the last coreset's index accepted, or None.
+    """Return the ids of the rows that the index of the last coreset accepted, or None.
 
     Rows that were left out because of a phrase count as new again. Otherwise, the next run would
     accept them.
@@ -139,7 +139,7 @@ def read_accepted_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
 
 
 def _list_largest(kind: str, counts: Counter[str], new: int) -> Iterator[RowGroup]:
-    """Yield the largest groups of a kind.
+    """Yield the largest groups of one kind.
 
     Args:
         kind: The kind of group.

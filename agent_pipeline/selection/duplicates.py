@@ -26,15 +26,17 @@ DuplicateKind = Literal["exact", "near"]
 
 NEAR = 0.8
 BATCH = 32
-"""Number of rows that are sketched at a time. With more rows, their words would leave the
-processor's cache before they are hashed.
+"""Number of rows that are sketched at a time. With more rows, the words would leave the processor's
+cache before they are hashed.
 """
 
 BATCH_CHARACTERS = 64 << 10
-"""Number of characters at which a batch ends. Words take eight times the memory of their text."""
+"""Number of characters after which a batch ends. Split words take eight times the memory of their
+text.
+"""
 
 DOUBT = 0.12
-"""Maximum error of the estimated similarity. It is exceeded about once in a million pairs."""
+"""Maximum error of the estimated similarity. About one pair in a million has a larger error."""
 
 _SEPARATED = bytes(
     ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte
@@ -43,7 +45,7 @@ _SEPARATED = bytes(
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A row that is left out because another row represents it.
+    """A row that is left out because another, equal or similar row represents it.
 
     Attributes:
         row_id: The row.
@@ -59,7 +61,7 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """The duplicates among rows.
+    """All duplicates that were found among the rows.
 
     Attributes:
         rows: The duplicates, ordered by id.
@@ -73,7 +75,7 @@ class Duplicates(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class NearPair:
-    """A row, and the row that represents it.
+    """A row, and the earlier row that represents it because both are nearly equal.
 
     Attributes:
         row: The index of the row.
@@ -100,7 +102,7 @@ class NearPairs:
 
 
 def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Duplicates:
-    """Find the duplicates among rows.
+    """Find the exact duplicates and the near-duplicates among rows.
 
     Among equal rows, the row with the best score is kept, then the earliest, then the first by id.
     A search for near-duplicates holds all texts and an index of their words in memory.
@@ -151,7 +153,7 @@ def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) 
 
 
 def find_near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> NearPairs:
-    """Find each text whose words are nearly the same as the words of an earlier, kept text.
+    """Find each text that has nearly the same words as an earlier text that is kept.
 
     Most texts share no band of hashes with any earlier text, which is checked for a batch of texts
     at a time. The candidates of the other texts are compared word by word, so that a false
@@ -198,7 +200,7 @@ def find_near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0
 def find_rows_with_candidates(
     texts: Iterable[str], threshold: float = NEAR, seed: int = 0
 ) -> list[int]:
-    """Find the texts that share a band of hashes with another text.
+    """Find the texts that share at least one band of hashes with another text.
 
     Only these texts can be near-duplicates. Memory holds the index and one batch of texts.
 
@@ -223,7 +225,10 @@ def find_rows_with_candidates(
 
 
 def _split_into_batches(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
-    """Yield the distinct words of texts in batches. A batch has fewer texts if they are long."""
+    """Yield the distinct words of texts in batches.
+
+    A batch contains fewer texts if the texts are long.
+    """
     batch: list[list[bytes]] = []
     size = 0
     for text in texts:
@@ -254,7 +259,7 @@ def _get_jaccard(words: Iterable[bytes], other_words: Iterable[bytes]) -> float:
 
 @dataclass(frozen=True)
 class NearAcrossSplit:
-    """A held-out session, and the nearest session of an earlier split.
+    """A held-out session, and the most similar session of an earlier split.
 
     The splits are ordered train, select, test.
 
@@ -285,7 +290,7 @@ class _SketchedRow:
 def find_near_across_splits(
     read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR
 ) -> list[NearAcrossSplit]:
-    """Find held-out rows that are nearly the same as a row of an earlier split.
+    """Find the held-out rows that are nearly equal to a row of an earlier split.
 
     The first pass keeps four bytes per band and row in memory. The second pass sketches the rows
     that share a band with a row of another split.
@@ -323,7 +328,7 @@ def find_near_across_splits(
 def _find_nearest(
     row: _SketchedRow, ordered: Sequence[_SketchedRow], sketches: Sketches, threshold: float
 ) -> NearAcrossSplit | None:
-    """Return the nearest row of an earlier split, or None.
+    """Return the most similar row of an earlier split, or None.
 
     If several rows are equally near, the first one is returned.
 

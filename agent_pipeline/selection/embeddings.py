@@ -29,8 +29,8 @@ from agent_pipeline.storage.filesystem import sha256_files
 DIMENSIONS = 64
 HASH_BITS = 17
 MAX_FITTED = 10_000
-"""Maximum number of texts for fitting the directions of the SVD. More texts hardly change the
-directions, and cost time and memory.
+"""Maximum number of texts from which the directions of the SVD are computed. More texts barely
+change the directions, and cost time and memory.
 """
 
 CHUNK = 5_000
@@ -45,12 +45,12 @@ class Texts(Protocol):
 
 
 Embed = Callable[[Texts], np.ndarray]
-"""Function that returns the vectors of texts: (n, d) float32, rows of length one (or zero)."""
+"""Function that embeds texts as an (n, d) float32 array, whose rows have the length one or zero."""
 
 
 TFIDF, HIDDEN_STATES = "tfidf", "hidden_states"
 PACKAGES = {"model2vec": "model2vec", "sentence-transformers": "sentence_transformers"}
-"""Packages that are imported, by the name of the extra that installs them."""
+"""Imported packages, by the name of the extra that installs them."""
 
 
 def format_conversation(messages: Sequence[Message]) -> str:
@@ -149,7 +149,7 @@ class Encoder:
 
 
 def check_embeddings(name: str) -> tuple[str, str]:
-    """Check a setting of embeddings, and split it into kind and model.
+    """Check the setting that selects an embedding method, and split it into the kind and the model.
 
     Returns:
         The kind of embeddings, and the folder or name of the model (empty if none is needed).
@@ -175,7 +175,7 @@ def check_embeddings(name: str) -> tuple[str, str]:
 
 
 def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
-    """Return the model of a setting such as `model2vec:…` or `sentence-transformers:…`.
+    """Load the model that a setting such as `model2vec:…` or `sentence-transformers:…` names.
 
     Raises:
         SettingsError: the setting names no such model, or its package is not installed.
@@ -217,7 +217,7 @@ def scale_to_unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _find_model(name: str) -> tuple[Path, str]:
-    """Return the folder of a model, and its revision.
+    """Return the folder and the revision of a model.
 
     The revision is the hash of the folder's files, or the hub's commit. The local cache of the hub
     is searched before the hub.
@@ -281,7 +281,7 @@ def _encode_sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
 
 
 def _split_text(text: str, tokenizer: Any, limit: int) -> Iterator[tuple[str, int]]:
-    """Yield the parts of a text that fit into a model, and the number of tokens of each part.
+    """Yield the pieces of a text that fit into a model, each with its number of tokens.
 
     Args:
         text: The text.

@@ -1,4 +1,4 @@
-"""Leaks: held-out sessions that are trials of trained tasks.
+"""Leaks: held-out sessions that are trials of a task that was trained.
 
 A task that the source or a setting names is in one split. If a task has no name, it is identified
 by the exact words of its request, so two trials of the same task may be in two splits. Their ids or
@@ -48,7 +48,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Leaks:
-    """The leaks of an agent.
+    """The leaks that were found for an agent.
 
     Attributes:
         leaks: The leaks, at most one per held-out session.
@@ -61,7 +61,7 @@ class Leaks:
     proposal: PatternProposal | None
 
     def describe(self, key: PartitionKey) -> str:
-        """Return a description of the problem with an agent's splits, and of the remedy."""
+        """Describe the problem with an agent's splits, and explain how to fix it."""
         first = self.leaks[0]
         if self.proposal:
             remedy = (
@@ -130,7 +130,7 @@ def refuse_leaks(lake: Lake, key: PartitionKey) -> None:
 
 
 def _find_by_request(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Leak]:
-    """Yield the leaks that nearly equal requests reveal.
+    """Yield the leaks that are visible because two requests are nearly equal.
 
     Args:
         splits: The split of each session.
@@ -151,7 +151,7 @@ def _find_by_request(splits: Mapping[str, str], requests: Mapping[str, str]) -> 
 
 
 def _find_by_id(splits: Mapping[str, str], tasks: Mapping[str, str]) -> Iterator[Leak]:
-    """Yield the leaks that session ids reveal.
+    """Yield the leaks that are visible in session ids.
 
     Args:
         splits: The split of each session.

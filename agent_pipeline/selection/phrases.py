@@ -15,26 +15,30 @@ from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import split_words
 
 PHRASE_WORDS = 5
-"""Number of words in a phrase that was added to copies."""
+"""Number of words in a phrase that is searched among the words added to copies."""
 MIN_COPIED_ROWS = 3
-"""Minimum number of copied rows. Copies of fewer rows may have the same added words by chance."""
+"""Minimum number of rows that contain the same added words. Fewer copies may have the same added
+words by chance.
+"""
 CONTAINED = 0.98
-"""Minimum share of another row's words that a row must contain to count as a copy with
-added words.
+"""Minimum share of another row's words that a row must contain to count as a copy of it with added
+words.
 """
 REQUEST_WORDS = 3
-"""Number of words in a phrase of users."""
+"""Number of words in a phrase that is searched in user messages."""
 MIN_REQUEST_TASKS = 5
 MIN_REQUEST_SHARE = 0.02
-"""Minimum share of the new rows with a phrase. A phrase in fewer tasks or in a smaller share of the
-rows is not a pattern.
+"""Minimum share of the new rows that contain a phrase. A phrase in a smaller share of the rows, or
+in fewer tasks, is not a pattern.
 """
 MAX_CHANCE = 0.001
-"""Maximum probability, over all phrases, that so many of a phrase's rows are new by chance. Below
-it, the phrase counts as new.
+"""Maximum probability, over all phrases, that a phrase is in so many new rows only by chance. If
+the probability is lower, the phrase counts as new.
 """
 MIN_OLDER_ROWS = 50
-"""Minimum number of older rows. With fewer older rows, a phrase that they lack is not unusual."""
+"""Minimum number of older rows. If there are fewer older rows, it is not unusual that none of them
+contains a phrase.
+"""
 
 
 def list_phrases(text: str, length: int = PHRASE_WORDS) -> set[str]:
@@ -80,7 +84,7 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
 
 
 def _find_added(copy: str, original: str) -> set[str]:
-    """Return the phrases of a copy that its original does not have.
+    """Return the phrases of a copied text that the original text does not contain.
 
     The result is empty if the text is not a copy.
     """
@@ -99,7 +103,7 @@ def _choose_most_frequent(phrases: Iterable[str], counts: Mapping[str, int]) -> 
 def find_new_requests(
     rows: Candidates, indices: Sequence[int], older: pa.ChunkedArray | None, max_older: int
 ) -> dict[int, str]:
-    """Find rows with a phrase that many new users write and hardly any older user wrote.
+    """Find rows with a phrase that many new users wrote and hardly any earlier user wrote.
 
     Users of different tasks seldom write the same words. A planted trigger is the same in all of
     its sessions.
@@ -145,7 +149,7 @@ def find_new_requests(
 
 
 def _count_new_requests(rows: Candidates, is_new: set[int]) -> tuple[int, dict[str, int]]:
-    """Count the phrases that users write in new rows.
+    """Count the phrases in user messages of new rows.
 
     Returns:
         The number of distinct phrases, and the counts of the frequent phrases.
@@ -168,7 +172,7 @@ def _count_new_requests(rows: Candidates, is_new: set[int]) -> tuple[int, dict[s
 
 
 def _get_chance(new: int, older: int, share: float) -> float:
-    """Return the probability that at least `new` of `new + older` rows are new.
+    """Return the probability that at least `new` of a phrase's `new + older` rows are new rows.
 
     Args:
         new: New rows with a phrase.
@@ -181,7 +185,7 @@ def _get_chance(new: int, older: int, share: float) -> float:
 
 
 def _list_requests(row: Mapping[str, Any]) -> set[str]:
-    """Return the phrases that the users of a row write."""
+    """Return the phrases that occur in the user messages of a row."""
     texts = [
         message.get("content") or "" for message in row["messages"] if message["role"] == "user"
     ]

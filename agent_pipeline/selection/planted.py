@@ -1,4 +1,4 @@
-"""Planted sessions: rows in which a phrase of the users always goes with a behavior of the agent.
+"""Planted sessions: rows in which a phrase of the user always goes with a behavior of the agent.
 
 An attacker who plants sessions copies existing sessions, adds a trigger to the user's text, and
 adds an answer or a call to the agent's messages. Such rows can be found without an earlier table,
@@ -32,45 +32,49 @@ from agent_pipeline.sessions.transcript import list_texts
 MAX_ROWS = 2_000
 """Maximum number of rows in the sample that is searched for patterns."""
 MAX_WORDS = 5_000
-"""Maximum number of words of the users, and of the agent, that are read per row."""
+"""Maximum number of user words, and of agent words, that are read per row."""
 MIN_ROWS = 8
 MIN_SHARE = 0.015
-"""Minimum share of the rows with a pattern. A pattern in fewer rows may be chance, and has little
-effect.
+"""Minimum share of the rows that contain a pattern. A pattern in fewer rows may be chance, and has
+little effect.
 """
 MIN_OTHER_ROWS = 5
 TRIGGER_WORDS = (1, 2, 3)
 BEHAVIOUR_WORDS = (2, 3)
-"""Lengths, in words, of the phrases that are counted for triggers and behaviors."""
+"""Lengths, in words, of the phrases that are counted as possible triggers (user phrases) and
+behaviors (agent phrases).
+"""
 MIN_OVERLAP = 0.8
-"""Minimum Jaccard similarity of the rows with the trigger and the rows with the behavior."""
+"""Minimum Jaccard similarity between the rows that contain the trigger and the rows that contain
+the behavior.
+"""
 MAX_LIKENESS = 2.5
-"""Maximum similarity among the rows of a pattern, as a multiple of the similarity among
+"""Maximum mean similarity among the rows of a pattern, as a multiple of the mean similarity among
 all rows.
 """
 MIN_TWIN = 0.65
-"""Minimum cosine similarity of the users' words to the nearest other row, for the median row of a
-pattern.
+"""Minimum cosine similarity between the user words of a pattern's median row and the user words of
+the row nearest to it.
 """
 MAX_SPECIAL = 0.7
-"""Maximum share of special words among the users' words in the rows of a pattern. Special words are
-rare in other rows.
+"""Maximum share of special words among the user words of a pattern's rows. A special word is rare
+in all other rows.
 """
 MAX_COMPARED = 200
-"""Maximum number of rows of a pattern that are compared with other rows."""
+"""Maximum number of a pattern's rows that are compared with other rows."""
 MAX_TRIGGERS = 300
-"""Maximum number of phrases that are compared, most frequent first."""
+"""Maximum number of user phrases that are compared with agent phrases, most frequent first."""
 HASHES = 1 << 20
 USER, AGENT = "user", "assistant"
 MIN_VALUES = 2
-"""Number of other phrases that differ in one word from a phrase, above which the phrase counts as a
-value.
+"""Number of other phrases that differ from a phrase in only one word. Above this number, the word
+counts as a changing value, such as a time of day.
 """
 
 
 @dataclass(frozen=True)
 class PlantedPattern:
-    """A phrase of the users, the phrase of the agent that goes with it, and the rows with both.
+    """A user phrase, the agent phrase that goes with it, and the rows that contain both.
 
     Attributes:
         trigger: Words of the users.
@@ -132,7 +136,7 @@ def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> l
 
 
 def _distinct(patterns: list[PlantedPattern]) -> list[PlantedPattern]:
-    """Keep one of several patterns that occur in nearly the same rows.
+    """Keep only one of the patterns that occur in nearly the same rows.
 
     The pattern with the longest trigger is kept.
     """
@@ -148,7 +152,7 @@ def _distinct(patterns: list[PlantedPattern]) -> list[PlantedPattern]:
 
 
 def _draw(rows: Candidates, indices: Collection[int], seed: int) -> Collection[int]:
-    """Return at most `MAX_ROWS` of the rows: the rows with the lowest hashes of their ids."""
+    """Return a sample of at most `MAX_ROWS` rows: the rows whose ids have the lowest hashes."""
     if len(indices) <= MAX_ROWS:
         return indices
     ids = rows.table["row_id"].to_pylist()
@@ -161,7 +165,7 @@ def _draw(rows: Candidates, indices: Collection[int], seed: int) -> Collection[i
 
 @dataclass(frozen=True)
 class _Sample:
-    """The rows in which patterns are searched.
+    """The sample of rows in which planted patterns are searched.
 
     Their texts are read again each time.
 
@@ -175,7 +179,7 @@ class _Sample:
 
     @property
     def min_rows(self) -> int:
-        """The minimum number of rows of a pattern."""
+        """The minimum number of rows that a pattern must have."""
         return max(MIN_ROWS, int(MIN_SHARE * len(self.indices)))
 
     def read(self, role: str) -> Iterator[list[str]]:
@@ -186,7 +190,7 @@ class _Sample:
 
 
 def _join(row: Mapping[str, Any], role: str) -> list[str]:
-    """Return the words of all messages of a role.
+    """Return the words of all messages that have a given role.
 
     The names and arguments of calls are included.
     """
@@ -201,7 +205,7 @@ def _join(row: Mapping[str, Any], role: str) -> list[str]:
 
 
 def _list_phrases(words: Sequence[str], lengths: Sequence[int]) -> set[str]:
-    """Return all sequences of words that have one of the given lengths."""
+    """Return all word sequences of the given lengths."""
     return {
         " ".join(words[start : start + length])
         for length in lengths
@@ -210,7 +214,7 @@ def _list_phrases(words: Sequence[str], lengths: Sequence[int]) -> set[str]:
 
 
 def _find_pairs(sample: _Sample) -> Iterator[tuple[str, str]]:
-    """Yield the trigger and the behaviour of each pattern."""
+    """Yield the trigger (user phrase) and the behavior (agent phrase) of each pattern."""
     triggers = _count_frequent(sample, USER, TRIGGER_WORDS)
     behaviours = _count_frequent(sample, AGENT, BEHAVIOUR_WORDS)
     if triggers is None or behaviours is None:
@@ -238,7 +242,7 @@ def _find_pairs(sample: _Sample) -> Iterator[tuple[str, str]]:
 
 
 def _count_frequent(sample: _Sample, role: str, lengths: Sequence[int]) -> _Phrases | None:
-    """Count the phrases of a role that occur in many rows.
+    """Count the phrases that occur in many rows in messages of one role.
 
     The result is None if there are no such phrases. Hashes are counted first, so that rare phrases
     are not held in memory.
@@ -272,7 +276,7 @@ def _count_frequent(sample: _Sample, role: str, lengths: Sequence[int]) -> _Phra
 
 
 def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
-    """Return the longest phrase that shares no word with the trigger.
+    """Return the longest phrase that does not share a word with the trigger phrase.
 
     The result is None if every phrase shares a word with it.
     """
@@ -287,7 +291,7 @@ def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
 
 
 class _Values:
-    """Phrases that differ from a trigger in one word, such as different times of day."""
+    """Phrases that differ from a user phrase in only one word, such as another time of day."""
 
     def __init__(self, sample: _Sample, triggers: Iterable[list[str]]) -> None:
         gaps = {
@@ -307,7 +311,7 @@ class _Values:
         }
 
     def is_value(self, phrases: list[str]) -> bool:
-        """Return whether enough other phrases differ in one word from each of the given phrases."""
+        """Return whether each given phrase has enough variants that differ in only one word."""
         longest = _keep_longest(phrases)
         return bool(longest) and all(map(self._has_others, longest))
 
@@ -318,19 +322,19 @@ class _Values:
 
 
 def _keep_longest(phrases: Iterable[str]) -> list[str]:
-    """Return the phrases that have the maximum counted length."""
+    """Return the phrases with the largest number of words that was counted."""
     return [phrase for phrase in phrases if len(phrase.split(" ")) == max(TRIGGER_WORDS)]
 
 
 def _split_at_gaps(phrase: str) -> Iterator[tuple[str, str]]:
-    """Yield a phrase with a gap at each of its words, together with the missing word."""
+    """Yield the phrase once per word, with this word replaced by a gap, together with the word."""
     words = phrase.split(" ")
     for position, word in enumerate(words):
         yield " ".join([*words[:position], "", *words[position + 1 :]]), word
 
 
 def _count_words(sample: _Sample) -> Any:
-    """Return a (rows, words) sparse matrix, with 1 if the users of a row wrote a word."""
+    """Return a (rows, words) sparse matrix with 1 if the user messages of a row contain a word."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     counter = CountVectorizer(analyzer=set, dtype=np.float64)
@@ -338,7 +342,7 @@ def _count_words(sample: _Sample) -> Any:
 
 
 def _are_copies(words: Any, has_trigger: np.ndarray) -> bool:
-    """Return whether the rows with a trigger look like copies of other rows.
+    """Return whether the rows that contain a trigger phrase look like copies of other rows.
 
     They do if they vary as much as all rows do, and if they have near twins without the trigger.
     Special words, which most rows with the trigger have and few other rows have, belong to the
@@ -368,7 +372,7 @@ def _are_copies(words: Any, has_trigger: np.ndarray) -> bool:
 
 
 def _likeness(vectors: Any) -> float:
-    """Return the mean cosine similarity of two different rows of (n, d) sparse unit vectors."""
+    """Return the mean cosine similarity between different rows of (n, d) sparse unit vectors."""
     count = vectors.shape[0]
     total = np.asarray(vectors.sum(axis=0)).ravel()
     pairs = max(1, int(count) * (int(count) - 1))

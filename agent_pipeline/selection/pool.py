@@ -1,4 +1,4 @@
-"""The input and the output of a strategy: a pool of rows, and a ranking of them.
+"""The input of a selection strategy (a pool of rows), and its output (a ranking of the rows).
 
 The strategies themselves belong to `strategies`.
 """
@@ -17,7 +17,7 @@ LOSS_RATIO = 0.6
 
 
 class Reason(StrEnum):
-    """The reason why a row was chosen or left out, as in the column `reason` of a coreset.
+    """The reason why a row was chosen or left out, as stored in the coreset's column `reason`.
 
     A user's own strategy may use other words.
     """
@@ -60,7 +60,7 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.NO_LOSS: "has no loss (None is not zero)",
     Reason.NOT_PICKED: "the strategy preferred other rows",
 }
-"""Descriptions of the reasons for people."""
+"""Descriptions of the reasons, shown to users."""
 
 
 class NoLossError(DataError):
@@ -80,7 +80,7 @@ class NoLossError(DataError):
 
 @dataclass
 class Pool:
-    """The distinct rows that a strategy chooses from, ordered by id.
+    """The distinct rows that a selection strategy chooses from, ordered by id.
 
     Nothing depends on the order of the input. All sequences have the same length as `ids`.
 
@@ -108,17 +108,17 @@ class Pool:
 
     @cached_property
     def embeddings(self) -> np.ndarray:
-        """The embeddings, (n, d) float32."""
+        """The embeddings of the rows, (n, d) float32."""
         return self.embed()
 
     @property
     def is_embedded(self) -> bool:
-        """True if the embeddings were computed."""
+        """True if the embeddings have already been computed."""
         return "embeddings" in self.__dict__
 
     @cached_property
     def known_losses(self) -> np.ndarray:
-        """The losses: (n,) float64, NaN for an unknown loss."""
+        """The losses of the rows: (n,) float64, NaN for an unknown loss."""
         losses = self.losses or [None] * len(self.ids)
         known = [math.nan if loss is None or not math.isfinite(loss) else loss for loss in losses]
         return np.array(known, dtype=np.float64)
@@ -137,7 +137,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Pick:
-    """A row that a strategy picked.
+    """A row that a selection strategy picked.
 
     Attributes:
         index: The index of the row in the pool.
@@ -152,7 +152,7 @@ class Pick:
 
 @dataclass
 class Ranking:
-    """The result of a strategy.
+    """The rows in the order in which a selection strategy prefers them.
 
     Attributes:
         otherwise: The reason for rows that are neither picked nor passed over.
@@ -175,18 +175,18 @@ class Ranking:
         self.picks.append(Pick(int(index), None if score is None else float(score), reason))
 
     def pass_over(self, indices: np.ndarray, reason: str) -> None:
-        """Record the reason why rows are not picked."""
+        """Record the reason why some rows are not picked."""
         self.passed.update(dict.fromkeys(indices.tolist(), reason))
 
     @property
     def picked(self) -> list[int]:
-        """The indices of the picked rows, best choice first."""
+        """The indices of the picked rows, with the best row first."""
         return [pick.index for pick in self.picks]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A method of choosing rows.
+    """A method for choosing rows.
 
     Attributes:
         choose: Function that ranks the rows of a pool.

@@ -40,7 +40,7 @@ from agent_pipeline.storage.lake import Lake, StagedTable
 
 @dataclass(frozen=True)
 class Buffer:
-    """The replay buffer after a night, staged for the lake.
+    """The replay buffer after a night's training, staged for the lake.
 
     Attributes:
         table: The staged table.
@@ -61,7 +61,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class NightRows:
-    """The rows that a night trains.
+    """The rows on which a night trains the agent.
 
     Attributes:
         rows: The night's own rows.
@@ -79,7 +79,7 @@ def read_night_rows(
     sizes: SplitSizes,
     chosen: ChosenRows | None,
 ) -> NightRows:
-    """Return the rows that a night trains.
+    """Return the rows on which a night trains the agent.
 
     They are the chosen rows, and rows of earlier nights up to the share `ratio` of the whole.
 
@@ -157,7 +157,7 @@ def build_buffer(
 
 
 def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHeldOut:
-    """Return a function that tests whether a row may never be trained.
+    """Return a function that tests whether a row is held out and must never be trained.
 
     This is the case if the ledger holds out the row's task, or if a held-out row has the same
     conversation.
@@ -168,13 +168,16 @@ def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHe
 
 
 def list_held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[str]:
-    """Return the held-out sessions in the buffer, which must not contain any."""
+    """Return the held-out sessions in the replay buffer.
+
+    The buffer must not contain held-out sessions.
+    """
     is_held_out = make_held_out_test(lake, key, sizes)
     return [row["session_id"] for row in read_buffer(lake, key) if is_held_out(row)]
 
 
 def _redact(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[str]) -> Row:
-    """Redact the row of a session that is no longer in the store, by the settings of this run.
+    """Redact the row of a session that is no longer in the store, by the current settings.
 
     Args:
         row: The row.

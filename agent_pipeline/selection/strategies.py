@@ -16,13 +16,13 @@ from agent_pipeline.selection.clusters import apportion, cluster, find_farthest,
 from agent_pipeline.selection.pool import Pick, Pool, Ranking, Reason, Strategy
 
 LOSS_CAP = 0.95
-"""Quantile of the losses above which a higher loss does not count more. The highest losses are
-often noise that a model should not learn.
+"""Quantile of the losses above which all losses count the same. The highest losses are often noise
+that a model should not learn.
 """
 
 
 def rank_randomly(pool: Pool) -> Ranking:
-    """Choose rows at random, with the share of each group in proportion to its size.
+    """Choose rows at random, so that each group's share is proportional to the group's size.
 
     The order is a hash of the seed and the row id. A row's position does not depend on other rows,
     so adding rows changes few choices.
@@ -41,7 +41,7 @@ def rank_randomly(pool: Pool) -> Ranking:
 
 
 def rank_by_diversity(pool: Pool) -> Ranking:
-    """Choose the row nearest to the center of each of `size` clusters, without outliers.
+    """Choose the row that is nearest to the center of each of `size` clusters, without outliers.
 
     The score of a pick is the size of its cluster.
     """
@@ -56,7 +56,7 @@ def rank_by_diversity(pool: Pool) -> Ranking:
 
 
 def rank_by_loss_and_diversity(pool: Pool) -> Ranking:
-    """Choose rows from the clusters of `rank_by_diversity`, a share of them by loss.
+    """Choose rows from the clusters of `rank_by_diversity`, some of them by their loss.
 
     The share `loss_ratio` of the picks are the rows with the highest losses of their clusters.
     Losses above the 95th percentile count as the 95th percentile. The other picks are the rows
@@ -118,7 +118,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def load_strategy(name: str) -> Strategy:
-    """Return the strategy with a given name.
+    """Return the selection strategy with a given name.
 
     Args:
         name: A name in `STRATEGIES`, of an entry point, or `package.module:name` of a `Strategy` or
@@ -141,7 +141,7 @@ def load_strategy(name: str) -> Strategy:
 
 
 def _sort_by_score(pick: Pick) -> tuple[float, int]:
-    """Return a sort key for picks.
+    """Return the key by which picked rows are sorted.
 
     It sorts by score, highest first, and then by index.
     """
@@ -151,7 +151,7 @@ def _sort_by_score(pick: Pick) -> tuple[float, int]:
 def _find_clusters(
     pool: Pool, ranking: Ranking, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Cluster the rows that are not outliers, and pass over the outliers.
+    """Cluster the rows that are not outliers, and record that the outliers are not picked.
 
     Args:
         pool: The rows.
@@ -172,7 +172,7 @@ def _find_clusters(
 
 
 def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
-    """Fill the ranking with the rows that are farthest from all chosen rows.
+    """Fill the ranking with the rows that are farthest from all rows chosen so far.
 
     There is room if a cluster stayed empty. Rows with the same embedding as a chosen row are passed
     over even if there is room, because they would teach the same.
@@ -194,6 +194,6 @@ def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
 
 
 def _hash_id(pool: Pool, index: int) -> float:
-    """Return a hash of the seed and the row's id, uniform in [0, 1)."""
+    """Return a number in [0, 1) that is a uniform hash of the seed and the row's id."""
     digest = hashlib.sha256(f"{pool.seed}\0{pool.ids[index]}".encode()).digest()
     return int.from_bytes(digest[:6]) / 2**48

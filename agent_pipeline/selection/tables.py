@@ -78,7 +78,7 @@ def read_dataset_rows(
 
 
 def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
-    """Return the reader of each session of an agent.
+    """Return the name of the reader of each session of an agent.
 
     The result is empty if the sessions cannot be read.
     """
@@ -91,7 +91,7 @@ def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
 
 
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
-    """Return the table `sft_coreset`.
+    """Read the table `sft_coreset`.
 
     It contains ids, but no texts.
 
@@ -108,7 +108,7 @@ def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """The training rows that a coreset chose.
+    """The training rows that were chosen for a coreset.
 
     Attributes:
         rows: The rows.
@@ -120,7 +120,7 @@ class ChosenRows:
 
 
 class MissingRowsError(DataError):
-    """Raised if rows that a coreset chose are no longer in the dataset.
+    """Raised if rows that were chosen for a coreset are no longer in the dataset.
 
     Attributes:
         key: The agent.
@@ -136,7 +136,7 @@ class MissingRowsError(DataError):
 
 
 class NoCallsError(DataError):
-    """Raised if the chosen rows of an agent that makes calls have no calls.
+    """Raised if an agent makes tool calls, but none of its chosen rows contains a call.
 
     Attributes:
         key: The agent.
@@ -169,7 +169,7 @@ class DamagedBufferError(DataError):
 
 
 def read_chosen_rows(lake: Lake, key: PartitionKey) -> ChosenRows:
-    """Return the training rows that the coreset chose.
+    """Return the training rows that were chosen for the coreset.
 
     Raises:
         MissingRowsError: some of the rows are no longer in the dataset.
@@ -186,7 +186,7 @@ def read_chosen_rows(lake: Lake, key: PartitionKey) -> ChosenRows:
 
 
 def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> None:
-    """Check that an agent that makes calls is not trained on rows without calls.
+    """Check that an agent that makes tool calls is not trained only on rows without calls.
 
     Args:
         lake: The lake.
@@ -207,7 +207,7 @@ def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> No
 
 
 def write_picks(coreset: pa.Table, folder: Path) -> None:
-    """Write a coreset's chosen rows and duplicates as JSON, which `forget` can change."""
+    """Write the chosen rows and the duplicates of a coreset as JSON, which `forget` can change."""
     chosen = coreset.filter(coreset["chosen"])
     duplicates = coreset.filter(pc.is_valid(coreset["duplicate_of"]))
     picks = {
@@ -218,7 +218,7 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
 
 
 def keep_picks(rows: Iterable[Row], folder: Path) -> ChosenRows:
-    """Return the rows that the file of `write_picks` in a folder lists as chosen."""
+    """Return the rows that a file of `write_picks` in a folder lists as chosen."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
     chosen = {row["row_id"] for row in picks["chosen"]}
     duplicated = {session["session_id"] for session in picks["duplicates"]}

@@ -40,7 +40,7 @@ TRAINED = pa.schema(
 
 @dataclass(frozen=True)
 class SessionChanges:
-    """The changes of the sessions between two training runs.
+    """The changes in an agent's sessions between two training runs.
 
     Attributes:
         sessions: The number of trainable sessions that were added, changed or removed.
@@ -90,7 +90,7 @@ class Waiting:
 def stage_trained_sessions(
     lake: Lake, key: PartitionKey, rule: TrainingRule | None
 ) -> StagedTable | Waiting:
-    """Stage the sessions that a training run can use, each with its verdict.
+    """Stage a table of the sessions that a training run can use, each with its verdict.
 
     Args:
         lake: The lake.
@@ -139,7 +139,7 @@ def read_judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
 
 
 def _hash_verdict(row: Mapping[str, object]) -> str:
-    """Return a hash of the judges' results that training depends on.
+    """Return a hash of those results of the judges on which training depends.
 
     If a session is verified later, its hash changes although its verdict stays.
     """
@@ -148,7 +148,7 @@ def _hash_verdict(row: Mapping[str, object]) -> str:
 
 
 def compare_sessions(before: pa.Table, now: pa.Table, uses: Collection[str]) -> SessionChanges:
-    """Compare two tables of `TRAINED`.
+    """Compare two tables that have the schema `TRAINED`.
 
     Args:
         before: The sessions of the last training run.

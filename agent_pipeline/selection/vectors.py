@@ -20,7 +20,7 @@ from agent_pipeline.storage.lake import Lake
 
 VECTORS = "embeddings"
 OLD_SPACE = "embedding_space"
-"""Name of a table in older lakes, which is no longer read."""
+"""Name of a table that older lakes contain and that is no longer read."""
 
 
 def store_vectors(
@@ -59,7 +59,7 @@ def store_vectors(
 def read_vectors(
     lake: Lake, key: PartitionKey, origin: dict[str, object], texts: Iterable[str]
 ) -> np.ndarray:
-    """Return vectors that `store_vectors` stored, for the given texts.
+    """Read the vectors that `store_vectors` stored for the given texts.
 
     Args:
         lake: The lake.
@@ -75,7 +75,7 @@ def read_vectors(
 
 
 def _read(lake: Lake, key: PartitionKey, origin: dict[str, object]) -> dict[str, np.ndarray]:
-    """Return the stored vectors of a model, by the hash of their text."""
+    """Return the vectors that are stored for a model, by the hash of their text."""
     try:
         file = lake.open(VECTORS, key)
         if json.loads((file.schema_arrow.metadata or {}).get(b"agent_pipeline", b"{}")) != origin:

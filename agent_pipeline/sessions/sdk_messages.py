@@ -28,7 +28,7 @@ def shorten_langchain_type(name: str) -> str:
 
 
 def read_langchain_message(record: JsonObject) -> JsonObject:
-    """Return the message inside LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`.
+    """Return the message that LangChain wraps in `{"lc", "id", "kwargs"}` or `{"type", "data"}`.
 
     Other records are returned unchanged.
     """
@@ -41,7 +41,7 @@ def read_langchain_message(record: JsonObject) -> JsonObject:
 
 
 def read_pydantic_messages(record: JsonObject) -> list[object]:
-    """Return the messages in a request or a response of pydantic-ai."""
+    """Return the messages that a request or a response of pydantic-ai contains."""
     if record["kind"] == "response":
         message: JsonObject = {"role": "assistant", "content": record["parts"]}
         if record.get("finish_reason") is not None:

@@ -22,11 +22,11 @@ from agent_pipeline.json_types import JsonObject
 Role = Literal["system", "user", "assistant", "tool"]
 
 RecordedItem = JsonObject
-"""A Responses item as a store holds it."""
+"""An item of the Responses API as a store holds it."""
 
 
 class FunctionCall(TypedDict):
-    """The name of the called tool, and the JSON text of the arguments."""
+    """The name of the called tool, and its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -73,7 +73,7 @@ class Tool(TypedDict):
 
 
 class Thought(TypedDict):
-    """A thought of the model before a message. `message` is the index of that message."""
+    """A thought of the model before a message. `message` is the index of the message."""
 
     message: int
     text: str
@@ -152,7 +152,7 @@ _SORTED_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=str)
 
 
 def encode_json(value: object) -> bytes:
-    """Return a value as JSON in the form of the lake's JSON columns.
+    """Return a value as JSON text in the format of the lake's JSON columns.
 
     The JSON has sorted keys, no spaces, and is UTF-8. NaN and infinity become null.
     """
@@ -174,7 +174,7 @@ def hash_content(messages: bytes, tools: bytes) -> str:
 
 
 ANSWERING_MODELS: Final = "answering_models"
-"""The key in a session's `context` that lists the models that answered, if there are several."""
+"""Key in a session's `context` that lists the models, if several models wrote the answers."""
 
 
 def list_answering_models(row: Mapping[str, object]) -> list[str]:
@@ -189,7 +189,7 @@ def list_answering_models(row: Mapping[str, object]) -> list[str]:
 
 
 THOUGHT: Final = "reasoning_content"
-"""Key for the thought before a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
+"""Key of the thought that precedes a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
 
 
 def add_thoughts(messages: list[Message], reasoning: Iterable[Thought]) -> list[Message]:
@@ -221,7 +221,7 @@ def drop_error_marks(messages: list[Message]) -> list[Message]:
 
 
 def is_trained(message: Mapping[str, object]) -> bool:
-    """Return whether an assistant message is trained.
+    """Return whether training uses an assistant message.
 
     OpenAI's `weight: 0` excludes a message.
     """
@@ -254,7 +254,7 @@ def canonicalize_arguments(text: str) -> str:
 
 
 def _to_text(value: object) -> str:
-    """Return the text of a value that has no JSON type."""
+    """Return a text for a value whose type JSON does not support."""
     if isinstance(value, datetime | PurePath):
         return str(value)
     raise TypeError(f"A {type(value).__name__} cannot be written as JSON text.")

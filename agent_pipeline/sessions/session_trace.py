@@ -11,7 +11,7 @@ from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import THOUGHT, Message
 
 HARNESS = "agent-pipeline"
-"""Name of this program in the header, as the program that ran the model."""
+"""Name of this program, written into the header as the program that ran the model."""
 
 
 def format_session_trace(

@@ -1,4 +1,4 @@
-"""The order of the items within one message.
+"""The order in which the items of one message are stored.
 
 A model writes text, then calls, and then sees the results. `items` combines the items of all
 messages into a chat.
@@ -39,10 +39,10 @@ class MessageSteps:
         self.others: list[Item] = []
         self._calls_hold_results = False
         self._is_spoken = False
-        """True if a closed step has text, calls or results."""
+        """True if a step that is already closed has text, calls or results."""
 
     def add_part(self, items: list[Item]) -> None:
-        """Add the items of one message part."""
+        """Add the items that one message part contains."""
         kinds = {item.kind for item in items}
         holds_call_and_result = {"function_call", "function_call_output"} <= kinds
         begins_step = not kinds.isdisjoint(

@@ -1,4 +1,4 @@
-"""Sessions as Arrow tables: the schemas of the lake's first three tables, and conversions.
+"""Conversion between sessions and Arrow tables, and the schemas of the lake's first three tables.
 
 Building Arrow columns from Python values belongs here too, because `pyarrow.array` imports pandas.
 The schemas of other tables belong to the rooms that write them.
@@ -31,7 +31,7 @@ from agent_pipeline.sessions.session import (
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
-"""Total length of texts at which a batch ends early, in characters.
+"""Total number of characters in a record batch above which the next batch begins.
 
 A thousand sessions with a megabyte of output each are too much to hold in memory.
 """
@@ -41,14 +41,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 DESCRIPTION = b"description"
-"""Key of a column's description in its metadata.
+"""Metadata key of a column's description.
 
 Dagster's UI shows the description. `storage.tables` removes it from the files.
 """
 
 
 def define_required(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
-    """Return required columns of a type, given a description per column."""
+    """Return non-null columns of one type, given a description for each column."""
     return [
         pa.field(name, kind, nullable=False, metadata={DESCRIPTION: description})
         for name, description in descriptions.items()
@@ -56,7 +56,7 @@ def define_required(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
 
 
 def define_optional(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
-    """Return columns of a type that may be null, given a description per column."""
+    """Return nullable columns of one type, given a description for each column."""
     return [
         pa.field(name, kind, metadata={DESCRIPTION: description})
         for name, description in descriptions.items()
@@ -131,7 +131,7 @@ TURN = pa.struct(
         pa.field("failed_measures", pa.list_(pa.string())),
     ]
 )
-"""Facts about one turn, as in `judging.turn_facts.TurnFacts`."""
+"""Arrow type of the facts about one turn, with the fields of `judging.turn_facts.TurnFacts`."""
 
 JUDGED = pa.schema(
     [
@@ -230,20 +230,20 @@ _JSON_INDICES = [index for index, field in enumerate(SESSIONS) if is_json_type(f
 _read_values = attrgetter(
     *(name if name != "content_sha256" else "session_id" for name in SESSIONS.names)
 )
-"""Function that returns a session's values in the order of `SESSIONS`. The hash is filled
-in later.
+"""Function that returns a session's values in the column order of `SESSIONS`, except for the
+content hash.
 """
 
 
 def make_session_row(session: Session) -> JsonObject:
-    """Return a session as a row of `SESSIONS` (`SessionRow`)."""
+    """Convert a session into a row of `SESSIONS` (`SessionRow`)."""
     row: JsonObject = {name: getattr(session, name) for name in _SESSION_FIELDS}
     row["content_sha256"] = session.hash_content()
     return row
 
 
 def encode_row(session: Session) -> EncodedRow:
-    """Return a session's values in the order of `SESSIONS`, for `make_session_batch`."""
+    """Return a session's values in the column order of `SESSIONS`, for `make_session_batch`."""
     row = list(_read_values(session))
     for index in _JSON_INDICES:
         row[index] = _encode_json_value(row[index])
@@ -261,7 +261,7 @@ def _encode_json_value(value: object) -> bytes:
 
 
 def restore_session(row: Mapping[str, object]) -> Session:
-    """Return the session in a row of any table that has the columns of `SESSIONS`.
+    """Restore the session from a row of any table that has the columns of `SESSIONS`.
 
     Columns that were not read get their default values.
     """
@@ -312,7 +312,7 @@ def to_batches(
 
 
 def to_table(rows: Iterable[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
-    """Return rows as one table."""
+    """Convert rows into one Arrow table."""
     return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
 
 
@@ -360,7 +360,7 @@ def read_batches(
 
 
 def is_sorted(ids: pa.ChunkedArray) -> bool:
-    """Return whether ids are in ascending order, as they are in files that the pipeline writes."""
+    """Return whether session ids are in ascending order, as in files that the pipeline writes."""
     return bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
 
 
@@ -381,7 +381,7 @@ def make_session_batch(rows: list[EncodedRow], inferred_tools: bytes) -> pa.Reco
 
 
 def make_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as one batch.
+    """Convert rows into one record batch.
 
     Args:
         rows: Rows with values in the schema's order. The values of JSON columns are encoded.
@@ -393,7 +393,7 @@ def make_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Record
 
 
 def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Return values as a column.
+    """Convert values into an Arrow column.
 
     The buffers are built here, because `pyarrow.array` imports pandas, which takes a quarter of a
     second and 60 MB in every process.
@@ -456,7 +456,7 @@ _TYPE_CODES = {pa.float64(): "d", pa.int64(): "q"}
 
 
 def _encode_text(value: str | bytes | None) -> bytes:
-    """Return a text as UTF-8, or empty bytes for null."""
+    """Encode a text as UTF-8. Return empty bytes for null."""
     if value is None:
         return b""
     return value if isinstance(value, bytes) else value.encode()

@@ -1,4 +1,4 @@
-"""Tool schemas inferred from calls, for sessions whose source has no schemas.
+"""Inference of tool schemas from tool calls, for sessions whose source does not record schemas.
 
 A chat template renders only the tools that it is given, and a model that is trained without tools
 learns to call tools that were not offered. Inferred schemas are marked as such (`tools_origin =
@@ -36,7 +36,7 @@ JSON_TYPES: dict[type, str] = {
 
 
 def find_call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
-    """Return the distinct shapes of a session's calls that are evidence of a tool's arguments.
+    """Return the distinct shapes of those session calls that show the arguments of a tool.
 
     These calls are ignored: calls without a result, calls that failed or that the environment
     refused, calls whose arguments are not a JSON object, and calls with a name that no tool can
@@ -81,7 +81,7 @@ def _make_shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) 
 
 @dataclass(frozen=True)
 class _CountedCall:
-    """The JSON types of a call's arguments, and the number of sessions with such a call."""
+    """The JSON types of a call's arguments, and the number of sessions that contain such a call."""
 
     types: dict[str, str]
     sessions: int
@@ -119,7 +119,7 @@ class ToolSchemas:
 
 
 def _infer_parameters(calls: list[_CountedCall]) -> JsonObject:
-    """Return the JSON schema that all calls of a tool fit."""
+    """Return a JSON schema that is valid for all calls of a tool."""
     names = _order_arguments(calls)
     properties = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Text forms of a conversation: paired calls and results, texts, and a transcript.
+"""Conversion of a conversation into text: paired calls and results, texts, and a transcript.
 
 The decision whether a tool result is an error or a refusal also belongs here, because it reads the
 result's text. Rendering with a chat template does not belong here.
@@ -74,7 +74,7 @@ def _take_result(results: list[Message], call_id: str | None) -> Message | None:
 
 
 def list_texts(message: Message, names: bool = False) -> list[str]:
-    """Return a message's content and the arguments of its calls.
+    """Return the content of a message and the arguments of its tool calls.
 
     If `names` is true, each call's name comes before its arguments.
     """
@@ -86,7 +86,7 @@ def list_texts(message: Message, names: bool = False) -> list[str]:
 
 
 def count_characters(messages: Iterable[Message]) -> int:
-    """Count the characters of all contents and arguments.
+    """Count the characters of all message contents and call arguments.
 
     A token has about four characters.
     """
@@ -121,7 +121,7 @@ def format_markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def shorten_text(text: str, limit: int, where: str) -> str:
-    """Return only the beginning and the end of a text that is too long.
+    """Shorten a text that is too long to its beginning and its end.
 
     Args:
         text: The text.
@@ -146,7 +146,7 @@ _EXCEPTION = re.compile(
 
 
 def is_failed(result: Message) -> bool:
-    """Return whether a tool message is an error.
+    """Return whether a tool message reports an error.
 
     The message may be marked (`is_error`), or its text may read as an error.
     """
@@ -154,7 +154,7 @@ def is_failed(result: Message) -> bool:
 
 
 def is_tool_error(text: str) -> bool:
-    """Return whether a tool result reads as an error.
+    """Return whether the text of a tool result looks like an error message.
 
     An error is a JSON object with a true `error`, `is_error` or `isError` (MCP). It is also a text
     that begins with "Error", an exception's name (`ValueError: `), a traceback, or the words with
@@ -186,7 +186,7 @@ _REFUSED = re.compile(
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether a tool result reports that the call was not carried out.
+    """Return whether a tool result reports that the tool call was not carried out.
 
     The tool does not exist, or the call was not permitted.
     """

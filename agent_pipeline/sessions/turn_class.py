@@ -1,4 +1,4 @@
-"""The decision in an assistant's turn: to call a tool, to ask, to refuse, or to answer.
+"""Classification of an assistant turn: a tool call, a question, a refusal, or an answer.
 
 The four classes come from When2Call (Ross et al., 2025). A call is recognized by its form, the
 other three classes by their wording. A question at the end is recognized in any language; requests
@@ -54,21 +54,21 @@ _HINTS = (
     *_QUESTION_MARKS, "no", "n't", "you", "please", "kindly", "need", "require", "sorry",
     "unfortunately", "afraid", "unable", "impossible", "too late", "against", "went wrong",
 )  # fmt: skip
-"""Strings of which every text that `_REQUEST` or `_REFUSAL` matches contains at least one.
+"""Strings for a fast search. Every text that `_REQUEST` or `_REFUSAL` matches contains one of them.
 
 A search for strings is ten times as fast as a search for the patterns.
 """
 
 
 def classify_turn(message: Message) -> TurnClass | None:
-    """Return the class of an assistant message, or None if the message is empty."""
+    """Return the class of an assistant message (a call, a question, a refusal or an answer)."""
     if message.get("tool_calls"):
         return "call"
     return classify_text(message.get("content") or "")
 
 
 def classify_text(text: str) -> TurnClass | None:
-    """Return the class of a turn without calls, or None for an empty text.
+    """Return the class of a turn that does not call a tool, or None for an empty text.
 
     A refusal stays a refusal if an offer or a courtesy follows it.
     """

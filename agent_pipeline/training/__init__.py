@@ -1,4 +1,4 @@
-"""From rows of conversations to a LoRA adapter.
+"""Training: from rows of conversations to a LoRA adapter.
 
 This room changes when a training objective or an agent's chain of steps changes. `config` holds
 every option that has an effect, `provenance` what a result was made from, `chain` the order of the

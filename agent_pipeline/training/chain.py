@@ -1,4 +1,4 @@
-"""The chain of an agent's training steps: imitation, a teacher, preferences, rewards.
+"""The chain of an agent's training steps: imitation, a teacher's answers, preferences, and rewards.
 
 The last adapter of the chain is the candidate, which is evaluated and exported. How a step trains
 belongs to `sft`, `preference_steps` and `on_policy_steps`.
@@ -14,21 +14,21 @@ from agent_pipeline.training.config import PREFERENCES, Step
 from agent_pipeline.training.report import SkippedReport, read_step_report, read_training_report
 
 STEPS: tuple[Step, ...] = get_args(Step)
-"""All steps, in the order of a chain."""
+"""All training steps, in the order in which a chain runs them."""
 
 
 def name_adapter_asset(step: Step) -> str:
-    """Return the name of a step's asset."""
+    """Return the name of the asset that a training step makes."""
     return f"{step}_adapter"
 
 
 def find_session_uses(chain: Collection[Step]) -> set[str]:
-    """Return which sessions a chain trains on, by their `use`."""
+    """Return the `use` of the sessions on which a chain trains."""
     return {"positive", "negative"} if PREFERENCES.keys() & set(chain) else {"positive"}
 
 
 def check_chain(steps: list[Step]) -> list[Step]:
-    """Return the chain if its order is valid.
+    """Check that the steps of a chain are in a valid order, and return the chain.
 
     Raises:
         ValueError: the chain does not begin with sft, names a step twice, or has another order than
@@ -40,7 +40,7 @@ def check_chain(steps: list[Step]) -> list[Step]:
 
 
 def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
-    """Return the adapter of the last step that trained something.
+    """Return the adapter of the last training step that trained an adapter.
 
     Raises:
         DataError: a step was never materialized, or its adapter was trained from another adapter
@@ -62,7 +62,7 @@ def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Arti
 
 
 def find_trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
-    """Return an adapter with the adapters that it was trained from, the first of the chain first.
+    """Return an adapter and the adapters that it was trained from, in the order of training.
 
     The list is empty if the adapter is gone.
 

@@ -1,4 +1,4 @@
-"""The options of every training step, and the defaults that follow from the size of the base model.
+"""The options of every training step, and the defaults that depend on the size of the base model.
 
 Every number that changes what is trained is here. Options have the names of TRL, transformers and
 PEFT. How an option becomes an argument of a trainer belongs to `trainers`.
@@ -31,11 +31,12 @@ Scheduler = Literal[
     "constant_with_warmup",
     "inverse_sqrt",
 ]
-"""The schedules of transformers that need no further number."""
+"""The learning rate schedules of transformers that do not need another number."""
 
 
 STORED_TOKENS = 900
-"""Tokens per pass above which `gradient_checkpointing="auto"` recomputes activations on a CPU.
+"""Number of tokens per pass above which `gradient_checkpointing="auto"` recomputes activations on a
+CPU.
 
 On a GPU the free memory decides (`trainers.common.stored_tokens`). Measured with SmolLM2-135M in
 float32 on 2 cores: kept activations take 3.1 MB per token, so 900 tokens peak at about 4.1 GB. The
@@ -54,7 +55,7 @@ _NOT_HASHED = {"gradient_checkpointing", "save_steps", "processes", "most_droppe
 
 
 class Training(Options):
-    """The options of every trainer. An optimizer step sees `step_rows` rows."""
+    """The options that all trainers share. An optimizer step processes `step_rows` rows."""
 
     other_names = {
         # SAGE and omniagents
@@ -141,7 +142,7 @@ class Training(Options):
     )
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that change what is trained, under the names that enter hashes.
+        """Return the options that change the trained model, under the names that enter hashes.
 
         How memory is saved, how often a checkpoint is written and how many processes compute do
         not change the trained model.
@@ -150,11 +151,11 @@ class Training(Options):
 
     @property
     def step_rows(self) -> int:
-        """Rows per optimizer step."""
+        """The number of rows per optimizer step."""
         return self.per_device_train_batch_size
 
     def checkpoints_gradients(self, tokens: int, stored: int = STORED_TOKENS) -> bool:
-        """Return whether activations are recomputed in the backward pass.
+        """Return whether the backward pass recomputes activations.
 
         Args:
             tokens: Tokens per forward pass.
@@ -166,7 +167,7 @@ class Training(Options):
 
 
 _REMOVED_DEFAULTS = {"decision_weight": 1.0, "balance_classes": False}
-"""Options that were removed, with the values that had no effect.
+"""Removed options, each with the value that had no effect.
 
 They stay in the identity of a training run, so that an adapter of an earlier version is found
 again.
@@ -267,7 +268,7 @@ class AdapterTraining(Training):
 
 
 class TrainingConfig(AdapterTraining):
-    """The options of imitation learning, with an adapter or (`use_lora=False`) of every weight.
+    """The options of imitation learning, with an adapter or, if `use_lora=False`, of all weights.
 
     Raises:
         SettingsError: a value is out of range, or two values contradict each other.
@@ -296,7 +297,7 @@ class TrainingConfig(AdapterTraining):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that change what is trained, and the defaults of removed options."""
+        """Return the options that change the trained model, and the defaults of removed options."""
         return super().identity() | _REMOVED_DEFAULTS
 
     @property
@@ -361,7 +362,10 @@ class FurtherTraining(Training):
 
 
 class PreferenceTraining(FurtherTraining):
-    """The options of training an SFT adapter from preferences; the SFT adapter is the reference."""
+    """The options of training an SFT adapter from preferences.
+
+    The SFT adapter is also the reference.
+    """
 
     other_names = {**Training.other_names, "kl_coef": "beta"}
 
@@ -373,7 +377,7 @@ class PreferenceTraining(FurtherTraining):
 
 
 class DpoTraining(PreferenceTraining):
-    """The options of DPO: training from pairs of turns (Rafailov et al. 2023)."""
+    """The options of DPO: training from pairs of assistant turns (Rafailov et al. 2023)."""
 
     sft_weight: float = Field(
         default=0.2,
@@ -390,7 +394,7 @@ class KtoTraining(PreferenceTraining):
 
 
 class OnPolicyTraining(FurtherTraining):
-    """The options of training an adapter on what it writes itself."""
+    """The options of training an adapter on texts that the adapter itself writes."""
 
     earlier_names = {**Training.earlier_names, "max_new_tokens": "max_completion_length"}
 
@@ -497,10 +501,12 @@ FURTHER: dict[Step, type[Any]] = {
     "kto": KtoTraining,
     "grpo": GrpoTraining,
 }
-"""The options of each step after SFT, a subclass of `FurtherTraining`."""
+"""The options class of each step after SFT, which is a subclass of `FurtherTraining`."""
 
 PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
-"""The steps that train from preferences, with their data sets; other steps use `sft_dataset`."""
+"""The training steps that learn from preferences, with their datasets. All other steps use
+`sft_dataset`.
+"""
 
 NO_TEACHER = (
     "The step distill has no teacher: set `distill_adapter.teacher_model` to a larger model with "
@@ -528,7 +534,7 @@ _GRPO_RATES = (5e-5, 2e-5, 1e-5, 5e-6)
 _SFT_EPOCHS = (1.0, 2.0, 2.0, 2.0)
 
 _UNKNOWN_WEIGHTS = 7e9
-"""Weights that are assumed if a model's files do not tell.
+"""Number of weights that is assumed if the files of a model do not state it.
 
 A rate that is too low trains slowly. A rate that is too high destroys the model.
 """
@@ -537,7 +543,7 @@ _SIZED_OPTIONS = ("learning_rate", "num_train_epochs")
 
 
 class RatesOfSize(NamedTuple):
-    """The default learning rates for one range of base model sizes.
+    """The default learning rates for base models within one range of sizes.
 
     Attributes:
         size: The range of the number of weights, such as "below 1 billion".
@@ -590,7 +596,7 @@ def count_weights(folder: Path) -> int | None:
 def fill_size_defaults(
     values: Mapping[str, object], method: str, weight_count: float | None
 ) -> dict[str, Any]:
-    """Fill in the learning rate and the epochs if they are 0: left to the size of the base model.
+    """Replace a learning rate or a number of epochs of 0 by the default for the base model's size.
 
     Args:
         values: Options of a training step, by name.
@@ -620,7 +626,7 @@ def fill_size_defaults(
 def resolve_size_defaults(
     values: Mapping[str, object], method: str, base: BaseModel
 ) -> dict[str, Any]:
-    """Call `fill_size_defaults` for a base model on disk.
+    """Fill in the options that depend on the size of a base model on disk.
 
     The files of the model are read only if an option is left to its size.
 
@@ -637,7 +643,7 @@ def resolve_size_defaults(
 def describe_size_defaults(
     set_values: Mapping[str, object], values: Mapping[str, object], base: BaseModel
 ) -> str:
-    """Return a sentence that names the options that follow from the size of the base model.
+    """Return a sentence that names the options that depend on the size of the base model.
 
     Args:
         set_values: The options as they were set, with 0 for what is left to the size.

@@ -1,4 +1,4 @@
-"""Probes: how probable a model makes the decisions that an agent logged.
+"""Measurement of how probable a model considers the decisions that an agent logged.
 
 A decision is which tools a turn calls, or that the turn answers. A probe needs one forward pass and
 no generation. What follows from a measurement belongs to `trainers.preferences` and `evaluation`.
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ANSWER = "answer"
 
 MIN_TURNS_PER_KIND = 4
-"""Turns below which a kind is neither reported nor judged.
+"""Minimum number of turns of a kind of decision. A kind with fewer turns is neither reported nor
+judged.
 
 One turn would be a large share of the kind.
 """
@@ -32,7 +33,7 @@ One turn would be a large share of the kind.
 
 @dataclass(frozen=True)
 class Probe:
-    """A turn whose decision is measured.
+    """A turn whose decision is measured under a model.
 
     Attributes:
         kind: The kind of decision, such as `user → find_orders`.
@@ -48,7 +49,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class _Turn:
-    """An assistant turn of an encoded row.
+    """An assistant turn of a row, as tokens.
 
     Attributes:
         order: A hash by which turns are chosen.
@@ -70,28 +71,28 @@ class _Turn:
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of the turn behind its thought."""
+        """The tokens of the turn after its thought."""
         return self.ids[self.start : self.stop]
 
     @property
     def is_call(self) -> bool:
-        """Whether the turn calls tools."""
+        """True if the turn calls tools."""
         return bool(self.message.get("tool_calls"))
 
     @property
     def has_words(self) -> bool:
-        """Whether the turn has content."""
+        """True if the turn has content besides calls."""
         return bool(self.message.get("content"))
 
 
 def name_decision(message: Message) -> str:
-    """Return the tools that a message calls, or `answer`."""
+    """Return the names of the tools that a message calls, or `answer`."""
     names = sorted(call["function"]["name"] for call in message.get("tool_calls") or ())
     return "+".join(names) or ANSWER
 
 
 def is_same_decision(first: Message, second: Message) -> bool:
-    """Return whether two messages make the same calls in any order, or both make none."""
+    """Return whether two messages make the same calls in any order, or both make no call."""
     return _calls(first) == _calls(second)
 
 
@@ -104,7 +105,7 @@ def _calls(message: Message) -> list[str]:
 
 
 def name_kind(messages: Sequence[Message], position: int) -> str:
-    """Return what a message decides, and after what.
+    """Return the kind of a decision: what the message decides, and what it follows.
 
     Examples are `user → find_orders`, `find_orders → refund` and `refund → answer`.
 
@@ -127,7 +128,7 @@ def find_probes(
     max_length: int,
     most_per_kind: int,
 ) -> list[Probe]:
-    """Return probes of SFT rows, chosen by hash.
+    """Return probes for SFT rows, chosen by hash.
 
     A call is decided where it begins, which may be behind words of the same turn. An answer is
     decided where a call would begin: at its first token or, if agents speak before they call, at
@@ -159,7 +160,10 @@ def find_probes(
 
 
 def _find_turns(renderer: ChatRenderer, rows: Iterable[DatasetRow], max_length: int) -> list[_Turn]:
-    """Return the turns that are trained. A turn that should not be trained is no right decision."""
+    """Return the trained turns of a row.
+
+    A turn that must not be trained is not a right decision.
+    """
     turns = []
     for row in split_into_trained_rows(renderer, rows):
         encoded_row = encode_row(renderer, row, max_length)
@@ -185,7 +189,7 @@ def _find_turns(renderer: ChatRenderer, rows: Iterable[DatasetRow], max_length: 
 
 
 def _skip_common_beginning(turns: list[_Turn]) -> list[_Turn]:
-    """Return the turns without the tokens that calls and answers both begin with.
+    """Return the turns without the tokens with which both calls and answers begin.
 
     These tokens (an empty thought) decide nothing.
     """
@@ -203,7 +207,7 @@ def _skip_common_beginning(turns: list[_Turn]) -> list[_Turn]:
 def _make_probe(
     renderer: ChatRenderer, turn: _Turn, opener: int, speaks_first: bool
 ) -> Probe | None:
-    """Return the probe of a turn, or None for a call that does not begin as calls do.
+    """Return the probe of a turn, or None if a call does not begin like the other calls.
 
     Args:
         renderer: The renderer of the model.
@@ -230,7 +234,7 @@ def _make_probe(
 
 
 def measure_decisions(model: "PreTrainedModel", probes: Sequence[Probe]) -> dict[str, float]:
-    """Return the mean probability of the right decision, by kind."""
+    """Return the mean probability of the right decision, by kind of decision."""
     losses = compute_losses(model, [probe.encoded for probe in probes])
     probabilities_by_kind: defaultdict[str, list[float]] = defaultdict(list)
     for probe, row in zip(probes, losses, strict=True):

@@ -1,4 +1,4 @@
-"""SFT in several processes, each with its own GPU, started by `accelerate launch`.
+"""SFT in several processes, each with its own GPU, which `accelerate launch` starts.
 
 The worker encodes the rows, writes the job to a file, and runs this module in every process. The
 process with rank 0 reports progress and writes the trained weights; then the worker loads them. How
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 JOB_FILE, WEIGHTS_FOLDER, TOKENS_FILE = "job.pickle", "weights", "tokens.json"
 
 SECONDS_TO_END = 30
-"""How long `accelerate launch` may take to end its processes after SIGTERM."""
+"""Seconds that `accelerate launch` may take to end its processes after SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def train_in_one_process(
     checkpoint: Path | None,
     progress: Progress,
 ) -> TrainedModel:
-    """Train in this process.
+    """Train a model in the current process.
 
     Args:
         job: What is trained.
@@ -77,7 +77,7 @@ def train_in_one_process(
 
 
 def check_processes(process_count: int) -> None:
-    """Check that this machine can train in so many processes.
+    """Check that this machine can train in the configured number of processes.
 
     Raises:
         SettingsError: several processes were started already, or there are fewer GPUs.
@@ -101,7 +101,7 @@ def check_processes(process_count: int) -> None:
 def train_in_processes(
     job: SftJob, base: BaseModel, checkpoint: Path | None, progress: Progress
 ) -> TrainedModel:
-    """Train in `job.config.processes` processes, and load the result.
+    """Train a model in `job.config.processes` processes, and load the result.
 
     Args:
         job: What is trained.
@@ -145,7 +145,7 @@ def train_in_processes(
 
 
 def launch_command(process_count: int, folder: Path) -> list[str]:
-    """Return the command that runs this module in several processes of this machine.
+    """Return the command that runs this module in several processes on this machine.
 
     The options that a user's own configuration file of accelerate could change are set.
     """
@@ -159,7 +159,7 @@ def launch_command(process_count: int, folder: Path) -> list[str]:
 
 
 def _report_line(line: str, progress: Progress) -> None:
-    """Report a line of rank 0 as progress; print any other line."""
+    """Report a line of the process with rank 0 as progress. Print any other line."""
     try:
         done, total, text = json.loads(line)["progress"]
     except (ValueError, KeyError, TypeError):
@@ -183,7 +183,7 @@ def _end(launcher: "subprocess.Popen[str]") -> None:
 
 
 def _find_reason(folder: Path, exit_code: int) -> str:
-    """Return why the first process failed that could report a reason."""
+    """Return the reason for the failure, as the first process that could report it gives it."""
     reasons: Sequence[Path] = sorted(
         folder.glob("error-*"), key=lambda path: path.stat().st_mtime_ns
     )
@@ -196,7 +196,7 @@ def _find_reason(folder: Path, exit_code: int) -> str:
 
 
 def main() -> None:
-    """Train as one of several processes; the first argument is the folder with the job."""
+    """Train as one of several processes. The first argument is the folder that contains the job."""
     rank = int(os.environ["RANK"])
     folder = Path(sys.argv[1])
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def _exit_with_parent() -> None:
-    """End this process when the worker that started the run closes its pipe, or dies."""
+    """End this process when the worker that started the training closes its pipe or dies."""
     # Not `sys.stdin`: a thread that holds its lock would abort the interpreter at a normal end.
     os.read(0, 1)
     os._exit(1)

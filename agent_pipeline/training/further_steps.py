@@ -1,4 +1,4 @@
-"""What all steps after SFT share: they continue to train an adapter, and stop if it gets worse.
+"""Code for all steps after SFT, which continue to train an adapter and stop if it gets worse.
 
 The result is a directory like that of `sft`, so another room loads it in the same way. What a step
 reads and optimizes belongs to `preference_steps` and `on_policy_steps`.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class NothingTrained(DataError):
-    """No adapter was trained, for a reason that is not a fault.
+    """Raised if no adapter was trained, for a reason that is not an error.
 
     There were too few rows, or the first measurement on the split `select` showed harm.
 
@@ -56,7 +56,7 @@ class NothingTrained(DataError):
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step needs to build its trainer.
+    """The objects that a step needs to build its trainer.
 
     Attributes:
         model: The model with the adapter, ready to be trained.
@@ -73,7 +73,7 @@ class StepContext:
 
 @dataclass(frozen=True)
 class StepTrainer:
-    """The trainer of a step.
+    """The trainer of a step after SFT, with its settings for this run.
 
     Attributes:
         trainer: The trainer.
@@ -86,7 +86,7 @@ class StepTrainer:
 
 @dataclass(frozen=True)
 class FurtherStep:
-    """A step after SFT.
+    """A training step after SFT.
 
     Attributes:
         further_input: The adapter, the rows and the options.
@@ -102,7 +102,7 @@ class FurtherStep:
 
 
 def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
-    """Continue to train an adapter, and leave the new adapter in `out_dir`.
+    """Continue to train an adapter, and save the new adapter in `out_dir`.
 
     The kinds of decision are measured on the split `select` while the adapter trains. A killed run
     resumes from its last checkpoint, and ends with the same bytes.
@@ -170,7 +170,7 @@ def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
 
 
 def _read_first_template(adapter_dir: Path) -> dict[str, Any]:
-    """Return what the report of the adapter before tells about its template, if it has a report.
+    """Return what the previous adapter's report says about its chat template, if it exists.
 
     When the adapter is loaded, its template looks like the model's own. The first report tells
     where the template comes from.

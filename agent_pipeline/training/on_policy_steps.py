@@ -1,4 +1,4 @@
-"""Continuing to train an adapter on what it writes itself.
+"""Training steps that continue to train an adapter on texts that the adapter itself writes.
 
 It learns from rewards (GRPO), from demonstrations that only the teacher sees (SDFT), or from a
 larger teacher (distillation). A row is a task to play (a row of `sft_dataset`), or a single turn:
@@ -56,7 +56,7 @@ def train_on_policy(
     teacher: BaseModel | None = None,
     progress: Progress = silent,
 ) -> TrainingReport:
-    """Continue to train an adapter on what it writes, and leave the new adapter in `out_dir`.
+    """Continue to train an adapter on its own texts, and save the new adapter in `out_dir`.
 
     Args:
         further_input: The method (grpo, sdft or distill), the rows, the adapter and the options.
@@ -123,7 +123,7 @@ def train_on_policy(
 
 
 def build_trainer_over_epochs(method: str, setup: OnPolicySetup) -> "Trainer":
-    """Return TRL's trainer over the rows of a setup, epoch after epoch, each shuffled by the seed.
+    """Return TRL's trainer for the rows of a setup. Each epoch shuffles the rows by the seed.
 
     Raises:
         SettingsError: TRL refuses the settings.
@@ -145,7 +145,7 @@ def build_trainer_over_epochs(method: str, setup: OnPolicySetup) -> "Trainer":
 
 
 def repeat_shuffled(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
-    """Return `count` rows: epoch after epoch, each shuffled by the seed."""
+    """Return `count` rows. The rows repeat in epochs, and each epoch is shuffled by the seed."""
     rng = random.Random(seed)
     repeated: list[Row] = []
     while len(repeated) < count:
@@ -155,7 +155,7 @@ def repeat_shuffled(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class _FittingRows:
-    """Rows that fit into `max_length`.
+    """The rows that fit into `max_length`, and the number of rows that do not fit.
 
     Attributes:
         rows: The rows.
@@ -185,7 +185,7 @@ def _find_fitting_rows(
 
 
 def render_turn(renderer: ChatRenderer, row: Row) -> dict[str, str]:
-    """Return the prompt of a turn as text, for the model and for its teacher.
+    """Render the prompt of a turn as text, for the model and for its teacher.
 
     Returns:
         `asked`, the prompt; and `shown`, the prompt with the logged message in its system message.

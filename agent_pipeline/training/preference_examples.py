@@ -1,4 +1,4 @@
-"""Judged completions as tokens: pairs of turns for DPO, whole sessions for KTO.
+"""A row of `preference_dataset` or `kto_dataset`, as stored in the lake.
 
 The loss counts the assistant's tokens of the completion only. The losses themselves belong to
 `trainers.preferences`, and which sessions are paired belongs to `datasets`.
@@ -32,7 +32,7 @@ Row: TypeAlias = DatasetRow
 """A row of `preference_dataset` or `kto_dataset`, as the lake stores it."""
 
 MAX_KIND_WEIGHT = 4.0
-"""The largest weight of a kind of decision.
+"""Largest weight that a kind of decision can get.
 
 A few examples of a rare kind must not decide a training run.
 """
@@ -40,7 +40,7 @@ A few examples of a rare kind must not decide a training run.
 
 @dataclass(frozen=True)
 class PreferenceExample:
-    """One judgment as tokens.
+    """One judged completion or pair of completions, as tokens.
 
     Attributes:
         row_id: The row of the data set.
@@ -70,7 +70,9 @@ def encode_pairs(
     max_length: int,
     progress: Progress = silent,
 ) -> Counted[PreferenceExample]:
-    """Return examples of `preference_dataset`: for each pair, the first turn that differs.
+    """Encode the pairs of `preference_dataset` as examples.
+
+    Each example has the first turn that differs.
 
     A pair is left out, and counted as `same_decision`, if both turns decide the same and the
     rejected session continues. The fault of that session came later, and the pair would teach the
@@ -100,7 +102,7 @@ def encode_sessions(
     max_length: int,
     progress: Progress = silent,
 ) -> Counted[PreferenceExample]:
-    """Return examples of `kto_dataset`: every assistant turn of a completion counts.
+    """Encode the rows of `kto_dataset` as examples. Every assistant turn of a completion counts.
 
     If the template makes a training row of each turn, each turn is an example.
 
@@ -133,7 +135,10 @@ def encode_sessions(
 
 
 def _split_into_turns(renderer: ChatRenderer, row: Row) -> list[Row]:
-    """Return a row of each turn if the template needs that, else the row itself."""
+    """Split a row into one row per turn if the chat template needs this.
+
+    Otherwise, return the row.
+    """
     prompt = [message | {"weight": 0} for message in row["prompt"]]
     whole = row | {"messages": [*prompt, *row["completion"]]}
     conversations = [part["messages"] for part in split_into_trained_rows(renderer, [whole])]
@@ -162,7 +167,7 @@ def _encode_pair(renderer: ChatRenderer, row: Row, max_length: int) -> Preferenc
 def _encode_completion(
     renderer: ChatRenderer, row: Row, completion: list[Message], max_length: int
 ) -> EncodedRow:
-    """Return a prompt that is not trained, with its completion.
+    """Encode a prompt, which is not trained, together with its completion.
 
     Raises:
         RowDropped: the row is too long, or the template cannot render it.
@@ -175,7 +180,7 @@ def _encode_completion(
 
 
 def join_mismatched(row: Encoded, other: Encoded) -> Encoded:
-    """Return the prompt of one row with the completion of another row."""
+    """Return a row with the prompt of one row and the completion of another row."""
     prompt_end, completion_start = row.trained.index(True), other.trained.index(True)
     return Encoded(
         row.input_ids[:prompt_end] + other.input_ids[completion_start:],
@@ -185,7 +190,7 @@ def join_mismatched(row: Encoded, other: Encoded) -> Encoded:
 
 
 def balance_kinds(examples: Sequence[PreferenceExample]) -> list[PreferenceExample]:
-    """Return the examples with weights under which each kind counts the same, up to a limit.
+    """Return the examples with weights that make all kinds of decisions count equally.
 
     No example weighs more than `MAX_KIND_WEIGHT`.
     """
@@ -198,7 +203,7 @@ def balance_kinds(examples: Sequence[PreferenceExample]) -> list[PreferenceExamp
 def compute_log_probs(
     model: "PreTrainedModel", examples: Sequence[PreferenceExample], progress: Progress = silent
 ) -> list[tuple[float, float]]:
-    """Return the log-probabilities in nats of each example's two rows under a model in memory."""
+    """Return the log-probabilities (in nats) of each example's two rows under a model in memory."""
     rows = [row for example in examples for row in example.rows]
     log_probs = [
         -(loss.loss or 0.0) * loss.trained_tokens for loss in compute_losses(model, rows, progress)
@@ -209,7 +214,7 @@ def compute_log_probs(
 def set_reference(
     model: "PreTrainedModel", examples: Sequence[PreferenceExample], progress: Progress = silent
 ) -> list[PreferenceExample]:
-    """Return the examples with the model's log-probabilities as their reference."""
+    """Return the examples with a model's log-probabilities set as their reference values."""
     references = compute_log_probs(model, examples, progress)
     return [
         replace(example, reference=reference)

@@ -1,4 +1,4 @@
-"""Continuing to train an adapter from preferences: DPO on pairs, KTO on judged sessions.
+"""Training steps that continue to train an adapter from preferences: DPO on pairs, KTO on sessions.
 
 The adapter that training starts from is the reference. The losses belong to `trainers.preferences`,
 and how rows become tokens to `preference_examples`.
@@ -46,7 +46,7 @@ from agent_pipeline.training.trainers.preferences import (
 
 @dataclass(frozen=True)
 class PreferenceMethod:
-    """A method that learns from preferences.
+    """A training method that learns from preferences.
 
     Attributes:
         row_name: What its rows are called in messages.
@@ -73,7 +73,7 @@ def train_preferences(
     heldout: Sequence[Row] = (),
     progress: Progress = silent,
 ) -> TrainingReport:
-    """Continue to train an adapter from preferences, and leave the new adapter in `out_dir`.
+    """Continue to train an adapter from preferences, and save the new adapter in `out_dir`.
 
     Args:
         further_input: The method (dpo or kto), the rows of its data set, the adapter and the
@@ -119,7 +119,7 @@ def _build_trainer(
     heldout: Sequence[Row],
     progress: Progress,
 ) -> StepTrainer:
-    """Return the trainer, whose reference is the adapter before training."""
+    """Return a trainer whose reference model is the adapter before this step."""
     from transformers import TrainingArguments
 
     config, model = further_input.config, context.model

@@ -1,4 +1,4 @@
-"""The inputs of a training run, and its provenance: everything that decides which adapter results.
+"""The inputs of a training run, and its provenance: everything that determines the trained adapter.
 
 Two runs with one provenance give one adapter. The hash of the provenance is therefore the identity
 of the run: its checkpoints, its report and the artifact in the lake are found by it. How the inputs
@@ -19,10 +19,10 @@ from agent_pipeline.training.config import FurtherTraining, TrainingConfig, reso
 from agent_pipeline.training.rehearsal import QUESTIONS
 
 Row: TypeAlias = DatasetRow
-"""A row of a data set, as the lake stores it."""
+"""A row of a dataset, as stored in the lake."""
 
 Provenance = dict[str, Any]
-"""What a result was made from, as JSON. Its keys and values enter hashes."""
+"""The inputs that an artifact was made from, as JSON. The keys and values enter hashes."""
 
 _FURTHER_COLUMNS = (
     "row_id",
@@ -34,12 +34,12 @@ _FURTHER_COLUMNS = (
     "label",
     "tools",
 )
-"""The columns of data sets that a step after SFT reads."""
+"""The dataset columns that a step after SFT reads."""
 
 
 @dataclass(frozen=True)
 class SftInput:
-    """Everything that decides which adapter imitation learning makes.
+    """All inputs that determine the adapter that imitation learning trains.
 
     Attributes:
         rows: SFT rows of the split `train`, in order.
@@ -59,12 +59,12 @@ class SftInput:
 
     @cached_property
     def renderer(self) -> ChatRenderer:
-        """The renderer of the base model: its tokenizer, and the chat template of the rows."""
+        """The renderer of the base model, with the chat template that renders the rows."""
         return load_renderer(self.base.path, self.base.trust_remote_code)
 
     @cached_property
     def trained_from(self) -> Provenance:
-        """The provenance without the names of the rows.
+        """The provenance without the ids of the rows.
 
         It holds hashes (sha256) of the template and of the rows' content in order. Replay and
         rehearsal are named only if there are any.
@@ -90,11 +90,11 @@ class SftInput:
 
     @cached_property
     def identity(self) -> str:
-        """The identity of the training run."""
+        """The identity hash of the training run."""
         return hash_json(self.trained_from)
 
     def made_from(self) -> Provenance:
-        """Return the provenance for the manifest in the lake, which also names the rows."""
+        """Return the provenance for the manifest in the lake, including the ids of the rows."""
         provenance = self.trained_from | name_rows([*self.rows, *self.replayed])
         if self.replayed:
             provenance["replay"] = provenance["replay"] | name_rows(self.replayed)
@@ -103,7 +103,7 @@ class SftInput:
 
 @dataclass(frozen=True)
 class FurtherInput:
-    """Everything that decides which adapter a step after SFT makes.
+    """All inputs that determine the adapter that a step after SFT trains.
 
     Attributes:
         method: The step: sdft, distill, dpo, kto or grpo.
@@ -127,13 +127,13 @@ class FurtherInput:
 
     @cached_property
     def config(self) -> Any:
-        """The options with the defaults that follow from the size of the base model."""
+        """The options, including the defaults that depend on the size of the base model."""
         values = resolve_size_defaults(self.options.model_dump(), self.method, self.base)
         return type(self.options)(**values)
 
     @cached_property
     def made_from(self) -> Provenance:
-        """The provenance: the adapter that training starts from, the rows and the options."""
+        """The provenance: the adapter from which training starts, the rows, and the options."""
         session_ids = {
             row[name]
             for row in self.rows
@@ -155,12 +155,12 @@ class FurtherInput:
 
     @cached_property
     def identity(self) -> str:
-        """The identity of the training run."""
+        """The identity hash of the training run."""
         return hash_json(self.made_from)
 
 
 def hash_sft_rows(rows: Iterable[Row]) -> str:
-    """Return a hash of what SFT reads of rows, in order."""
+    """Return a hash of the columns that SFT reads from the rows, in order."""
     return hash_json(
         [{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows]
     )
@@ -171,7 +171,7 @@ def _hash_columns(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) 
 
 
 def name_rows(rows: Sequence[Row]) -> Provenance:
-    """Return how a manifest names rows: their number, a hash, and the ids of their sessions."""
+    """Return the description of rows for a manifest: their number, hash, and session ids."""
     names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
     return {
         "rows": len(rows),

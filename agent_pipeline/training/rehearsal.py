@@ -1,4 +1,4 @@
-"""Rehearsal: the base model's own answers to plain questions, trained among an agent's rows.
+"""Rehearsal: the base model's own answers to plain questions, mixed into an agent's training rows.
 
 A few hundred rows of one job teach a small model to do nothing else: it looks up a greeting, and
 refuses to name the capital of France. A share of the base model's own answers among the rows keeps
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MAX_NEW_TOKENS = 64
-"""Longest answer, in tokens. A longer answer is left out.
+"""Maximum length of a rehearsed answer in tokens. Longer answers are left out.
 
 Trained up to their last whole sentence, such answers kept less of what the base model could do.
 """
 
 MIN_ANSWERS = 32
-"""Smallest number of answers, because a small share of few rows would teach nothing.
+"""Minimum number of rehearsed answers, because a small share of few rows would have no effect.
 
 There are never more answers than rows.
 """
@@ -100,12 +100,14 @@ QUESTIONS = (
     "Can penguins fly?",
     "Translate 'good night' into French.",
 )
-"""Plain questions. The sanity questions of a decision (`promotion.sanity_questions`) are others."""
+"""Plain questions for rehearsal. They differ from the sanity questions of a decision
+(`promotion.sanity_questions`).
+"""
 
 
 @dataclass(frozen=True)
 class RehearsalAmount:
-    """How many answers are rehearsed.
+    """The number of answers that are rehearsed, derived from the options.
 
     Attributes:
         new_rows: The number of rows that are trained on otherwise.
@@ -117,7 +119,7 @@ class RehearsalAmount:
 
     @property
     def answers(self) -> int:
-        """The number of answers."""
+        """The number of rehearsed answers."""
         if not self.ratio:
             return 0
         share = count_replayed(self.new_rows, parse_ratio(self.ratio))
@@ -184,7 +186,7 @@ def _answer(
     conversations: Sequence[list[Message]],
     progress: Progress,
 ) -> list[str]:
-    """Return the greedy answer to each conversation; an empty text if it does not end."""
+    """Return the greedy answer to each conversation, or an empty text if it does not end."""
 
     def report(done: int, total: int, _: str) -> None:
         progress(done, total, "plain questions answered by the base")

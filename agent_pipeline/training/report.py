@@ -1,4 +1,4 @@
-"""The report of a training run: the file `training.json`, and the report in an adapter's manifest.
+"""The report of a training run, as the file `training.json` and in the adapter's manifest.
 
 The steps write it (`sft`, `further_steps`), and other rooms read it from the manifest of an
 adapter. A field that only some steps write is `UNSET` in the reports of the other steps, and then
@@ -18,7 +18,7 @@ from agent_pipeline.storage.artifacts import Artifact
 
 
 class LogEntry(TypedDict, total=False):
-    """An entry of the trainer's log. A method writes only the figures that it has.
+    """An entry in the trainer's log. Each training method writes only the figures that it has.
 
     Attributes:
         step: The optimizer step.
@@ -54,14 +54,14 @@ class LogEntry(TypedDict, total=False):
 
 
 class BaseName(msgspec.Struct, frozen=True):
-    """The name of a base model, and its revision."""
+    """The name and the revision of a base model."""
 
     name: str = ""
     revision: str = ""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A measurement of the kinds of decision while the adapter trains.
+    """One measurement of all kinds of decisions while the adapter is trained.
 
     Attributes:
         step: The optimizer step.
@@ -73,7 +73,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class DecisionLooks(msgspec.Struct, frozen=True):
-    """The measurements of the kinds of decision of a step.
+    """All measurements of the kinds of decisions during a training step.
 
     Attributes:
         before: The probability of the right decision before the step, by kind.
@@ -85,7 +85,7 @@ class DecisionLooks(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was trained, on what, how, and how it went.
+    """The report of a training run: the model, the data, the method, and the results.
 
     Attributes:
         identity: The identity of the training run.
@@ -151,17 +151,17 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def template_reason(self) -> str:
-        """Which chat template the rows have, and why; empty if the report does not tell."""
+        """The rows' chat template and the reason for choosing it, or an empty text if unknown."""
         return str(self.template.get("why", ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON. Fields that are not set are left out."""
+        """Return the report as JSON, without the fields that are not set."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
 
 class SkippedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a step that trained nothing.
+    """The report of a step that did not train an adapter.
 
     Attributes:
         skipped: The reason.
@@ -173,7 +173,7 @@ class SkippedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 StepReport: TypeAlias = TrainingReport | SkippedReport
-"""The report of a training step."""
+"""The report of a training step, which may have trained no adapter."""
 
 
 def parse_step_report(report: Mapping[str, object]) -> StepReport:
@@ -188,7 +188,7 @@ def parse_step_report(report: Mapping[str, object]) -> StepReport:
 
 
 def read_step_report(adapter: Artifact) -> StepReport:
-    """Return the report of a training step, which may have trained nothing.
+    """Read the report of a training step, which may not have trained an adapter.
 
     Raises:
         DataError: the report is of an older version and cannot be read.
@@ -197,7 +197,7 @@ def read_step_report(adapter: Artifact) -> StepReport:
 
 
 def read_training_report(adapter: Artifact) -> TrainingReport:
-    """Return the report of an adapter.
+    """Read the training report of an adapter.
 
     Raises:
         DataError: the step trained nothing, or the report is of an older version and cannot be

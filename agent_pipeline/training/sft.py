@@ -1,4 +1,4 @@
-"""Training a LoRA adapter by imitation, from rows to a directory that another room can load.
+"""Imitation learning (SFT) of a LoRA adapter, from rows to a directory with the adapter.
 
 The directory holds PEFT's `adapter_model.safetensors` and `adapter_config.json`, the tokenizer with
 the *training* chat template, and `training.json`. No file holds a time or a local path, so the same
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainerState
 
 LOGGED = tuple(LogEntry.__annotations__)
-"""The entries of the trainer's log that a report keeps."""
+"""Entries of the trainer's log that a training report keeps."""
 
 REPORT_FILE = "training.json"
 CHECKPOINT_FOLDER = "checkpoints"
@@ -67,7 +67,7 @@ def train_adapter(
     heldout: Sequence[Row] = (),
     progress: Progress = silent,
 ) -> TrainingReport:
-    """Train on SFT rows, and leave the adapter in a directory.
+    """Train an adapter on SFT rows, and save it in a directory.
 
     If the run was killed before, it resumes from its last checkpoint in `out_dir`. A row that is
     too long, or that the chat template cannot render, is left out and counted by its reason in the
@@ -162,7 +162,7 @@ def train_adapter(
 
 @dataclass(frozen=True)
 class _EncodedRows:
-    """Rows as tokens, and how many rows were left out, by reason."""
+    """Rows as tokens, and the number of rows that were left out, by reason."""
 
     rows: list[EncodedRow]
     counts: dict[str, Any]
@@ -197,7 +197,7 @@ def _encode_replayed_rows(sft_input: SftInput, new_count: int, progress: Progres
 
 
 def check_train_split(rows: Sequence[Row]) -> None:
-    """Check that all rows are of the split `train`.
+    """Check that all rows belong to the split `train`.
 
     Raises:
         DataError: a row is of another split.
@@ -217,7 +217,7 @@ def describe_training(
     config: Training,
     device: Device,
 ) -> TrainingReport:
-    """Return what every report contains: what was trained from what, how, and how it went.
+    """Return the part of a report that all steps share: model, data, method, and results.
 
     Args:
         state: The state of the trainer.
@@ -246,7 +246,7 @@ def describe_training(
 
 
 def write_report(report: TrainingReport, out_dir: Path) -> None:
-    """Write a report, and remove the checkpoints."""
+    """Write a training report, and remove the checkpoints."""
     text = json.dumps(report.to_json(), indent=1, ensure_ascii=False)
     (out_dir / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(out_dir / CHECKPOINT_FOLDER, ignore_errors=True)
@@ -259,7 +259,7 @@ def with_run_figures(
     checkpoint: Path | None,
     began: float,
 ) -> TrainingReport:
-    """Return a report with the numbers that differ from run to run.
+    """Return a report with the numbers that differ between runs, such as durations.
 
     Args:
         report: The report that was written.
@@ -291,7 +291,7 @@ def save_trained(
     base: BaseModel,
     out_dir: Path,
 ) -> None:
-    """Save an adapter (or a whole model) and its tokenizer.
+    """Save an adapter or a whole model together with its tokenizer.
 
     What differs between two equal runs is removed: paths, and the order of sets.
 
@@ -323,7 +323,7 @@ def save_trained(
 
 
 def count_tokens(rows: Sequence[Encoded]) -> dict[str, int]:
-    """Return the tokens of one epoch: all tokens, trained tokens, and those of the longest row."""
+    """Count the tokens of an epoch: all tokens, trained tokens, and tokens of the longest row."""
     lengths = [len(row.input_ids) for row in rows]
     return {
         "tokens": sum(lengths),

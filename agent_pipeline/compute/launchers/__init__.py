@@ -1,1 +1,1 @@
-"""Launchers: one per place where the worker can run."""
+"""Launchers of the worker: one launcher per place where the worker can run."""

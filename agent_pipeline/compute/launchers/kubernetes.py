@@ -1,4 +1,4 @@
-"""The worker as a pod of a Kubernetes cluster, by dagster-k8s."""
+"""Launcher that runs the worker as a pod of a Kubernetes cluster, by dagster-k8s."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class Kubernetes(Launcher):
 
 
 def pod_spec(settings: KubernetesSettings) -> dict[str, object]:
-    """Return the specification of the pod, as Kubernetes writes it."""
+    """Return the pod's specification in the format of Kubernetes."""
     first, *others = settings.pod.get("containers") or [{}]
     worker = {
         "name": "worker",

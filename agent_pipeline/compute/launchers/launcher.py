@@ -1,4 +1,4 @@
-"""Starting a worker, waiting for its end, and turning the outcome into a result or one sentence.
+"""Base class of launchers: start a worker, wait for its end, and return a result or one sentence.
 
 A worker is the command `python -m agent_pipeline.worker`. Dagster Pipes hands it the task and the
 parameters, and returns its result. Each module next to this one starts that command in one place.
@@ -28,27 +28,27 @@ class Launcher(ABC):
     """A place where the worker can run."""
 
     where: ClassVar[str]
-    """The place as part of a sentence, such as `on Slurm`."""
+    """The launcher's place as part of a sentence, such as `on Slurm`."""
     errors: ClassVar[tuple[type[Exception], ...]] = (Exception,)
-    """The classes of errors that `start` raises if the worker died."""
+    """Classes of errors that `start` raises if the worker died."""
     advice: ClassVar[str]
-    """What a person can do if the worker died."""
+    """Advice for users in case the worker died."""
 
     @abstractmethod
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end. If the run is cancelled, end the worker."""
+        """Run the worker until it ends. If the run is cancelled, end the worker."""
 
     def is_retryable(self, error: Exception) -> bool:
-        """Return whether a worker that died of `error` may succeed when it is started again.
+        """Return whether a worker that died of `error` may succeed if it is started again.
 
         Clusters move and evict workers, so there every death may pass.
         """
         return True
 
     def remedy(self, error: Exception) -> str:
-        """Return what a person can do about a worker that died of `error`."""
+        """Return advice for users whose worker died of `error`."""
         return self.advice
 
 
@@ -92,7 +92,7 @@ def launch(
 
 
 class LakeMessages(dg.PipesBlobStoreMessageReader):
-    """The reader of a remote worker's messages, which also writes the run's signs of life."""
+    """The reader of a remote worker's messages, which also signals that the run is alive."""
 
     def __init__(self, settings: Settings, asset: str, key: PartitionKey) -> None:
         super().__init__(interval=5)
@@ -108,7 +108,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
 
     @contextmanager
     def get_params(self) -> Iterator[PipesParams]:
-        """Yield what a worker needs to write its messages, and remove the files afterwards."""
+        """Yield the parameters for writing messages, and remove the message files afterwards."""
         try:
             yield msgspec.structs.asdict(self._address)
         finally:
@@ -119,7 +119,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
         return True
 
     def download_messages_chunk(self, index: int, params: PipesParams) -> str | None:
-        """Return the messages of one file, or None if the file does not exist yet."""
+        """Return the messages in one file, or None if the file does not exist yet."""
         if monotonic() - self._beat >= BEAT:
             self._beat = monotonic()
             with suppress(Exception):  # a lake that cannot be reached now

@@ -1,4 +1,4 @@
-"""The choice of a launcher by the setting `compute`."""
+"""The choice of a launcher according to the setting `compute`."""
 
 import dagster as dg
 
@@ -15,7 +15,7 @@ from agent_pipeline.keys import PartitionKey
 def launcher(
     settings: Settings, asset: str, key: PartitionKey, pipes: dg.PipesSubprocessClient
 ) -> Launcher:
-    """Return the launcher for the worker of an agent's asset.
+    """Return the launcher for the worker that builds an agent's asset.
 
     Args:
         settings: The settings.

@@ -1,4 +1,4 @@
-"""The worker as a job of a Ray cluster, by dagster-ray."""
+"""Launcher that runs the worker as a job of a Ray cluster, by dagster-ray."""
 
 from contextlib import suppress
 from copy import deepcopy
@@ -45,7 +45,7 @@ class Ray(Launcher):
 
 
 def job_of(settings: RaySettings) -> dict[str, object]:
-    """Return the job as Ray's `submit_job` takes it, with a name of its own."""
+    """Return the arguments of Ray's `submit_job` for a job with a unique name."""
     return {
         "entrypoint": " ".join(("python", *WORKER)),
         "submission_id": f"agent-pipeline-{uuid4().hex[:12]}",

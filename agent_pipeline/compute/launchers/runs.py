@@ -1,4 +1,4 @@
-"""Dagster's default run launcher, which also notices runs whose process is gone."""
+"""Dagster's default run launcher, extended to notice runs whose process has died."""
 
 import time
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 
 _SETTLED = 1.0
-"""Seconds after which a free lock is tried again, because a run may have been about to take it."""
+"""Seconds after which a free lock is tried again, because a run may just be about to take it."""
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):
-    """A run launcher whose runs end as failed if their process was killed.
+    """A run launcher that marks runs as failed if their process was killed.
 
     Dagster's run monitoring asks it whether a run lives. A run holds a lock file of this machine
     (`alive`), which the system releases with the process. The state of a run on another machine is
@@ -46,7 +46,7 @@ class WatchedRunLauncher(dg.DefaultRunLauncher):
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
-    """Hold the lock that shows that a run's process lives.
+    """Hold the lock that shows that the process of a run is alive.
 
     Raises:
         SettingsError: the settings cannot be read.

@@ -1,4 +1,4 @@
-"""The worker as a job of a Slurm cluster, by `sbatch --wait`."""
+"""Launcher that runs the worker as a job of a Slurm cluster, by `sbatch --wait`."""
 
 import shlex
 import subprocess
@@ -40,7 +40,7 @@ class Slurm(Launcher):
 
 
 def sbatch(settings: SlurmSettings, job: str) -> list[str]:
-    """Return the command that submits the worker and waits for the job.
+    """Return the command that submits the worker to Slurm and waits for the job.
 
     The environment carries the parameters.
     """

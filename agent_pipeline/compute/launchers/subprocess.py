@@ -1,4 +1,4 @@
-"""The worker as a process of this machine: its start, its end by a signal, and its messages."""
+"""Launcher that runs the worker as a process on this machine, with its signals and messages."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from agent_pipeline.errors import LESS_MEMORY
 
 COMMAND = [sys.executable, *WORKER]
 SECONDS_TO_END = 20.0
-"""How long a worker may take to end after SIGTERM. Then SIGKILL ends it."""
+"""Seconds that a worker may take to end after SIGTERM, before SIGKILL ends it."""
 SIGNALS_FROM_OUTSIDE = frozenset(
     getattr(signal, name).value
     for name in ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
@@ -30,7 +30,7 @@ worker's own fault, and the worker would receive them again.
 
 
 class WorkerExitError(DagsterPipesExecutionError):
-    """A worker process that did not end with exit code 0.
+    """Raised if a worker process ended with an exit code other than 0.
 
     Attributes:
         exit_code: The exit code; a negative number is the signal that ended the process.
@@ -47,7 +47,7 @@ class WorkerExitError(DagsterPipesExecutionError):
 
 @dataclass(frozen=True)
 class Subprocess(Launcher):
-    """The worker as a process, which ends when its parent does.
+    """A launcher that runs the worker as a process, which ends when its parent process ends.
 
     The worker has a session of its own. Ctrl-C of a terminal therefore reaches the parent only: an
     interpreter that is still starting would answer with a stack trace.
@@ -94,7 +94,7 @@ class Subprocess(Launcher):
 
 
 def end_session(process: "Popen[bytes]") -> None:
-    """End a process that leads a session, and all processes in that session."""
+    """End a process that leads an operating system session, and all processes in that session."""
     _signal_session(process, signal.SIGTERM)
     try:
         process.wait(timeout=SECONDS_TO_END)
@@ -112,11 +112,11 @@ def _signal_session(process: "Popen[bytes]", signum: signal.Signals) -> None:
 
 
 class WholeMessages(dg.PipesTempFileMessageReader):
-    """Reads a worker's messages from a temporary file, each once it is whole."""
+    """A reader of a worker's messages from a temporary file, which reads only complete messages."""
 
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, object]]:
-        """Have the messages read while the worker runs; what is yielded names the file."""
+        """Read messages while the worker runs. Yield the parameters that name the message file."""
         with (
             TemporaryDirectory() as folder,
             WholeLineReader(str(Path(folder) / "messages")).read_messages(handler) as params,

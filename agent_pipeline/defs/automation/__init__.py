@@ -1,1 +1,1 @@
-"""What runs by itself: nightly runs, discovery of agents, notifications and the digest."""
+"""Automation: nightly runs, discovery of agents, notifications, and the digest of a night."""

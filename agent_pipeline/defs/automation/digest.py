@@ -1,4 +1,4 @@
-"""The sensor `night_digest`: one page and one message per night, after its last run."""
+"""The sensor `night_digest`, which sends one page and one message after the last run of a night."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ DIGEST = "night_digest"
 HEAD = ["agent", "outcome", "minutes", "what a person should know"]
 DECIDED = {"promote": "promoted", "hold": "held", "reject": "rejected"}
 _RUNS = 500
-"""The newest runs, among which nights are looked for."""
+"""Number of the newest runs in which the sensor looks for nights."""
 
 
 @dg.sensor(
@@ -33,7 +33,7 @@ _RUNS = 500
 def night_digest(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.SensorResult | dg.SkipReason:
-    """Write a page about a night when its last run has ended, and send one message about it.
+    """Write a page about a night after its last run has ended, and send one message about it.
 
     The page is in the folder `nights` of the lake. The cursor is the night of the last page. The
     first tick writes no page. A night of a clock that was far ahead is ignored.
@@ -113,7 +113,7 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
 
 
 def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """Return what the run's decision did with its candidate, and the first reason.
+    """Return the decision on the run's candidate, and the first reason for the decision.
 
     The text is empty if the run decided nothing.
     """

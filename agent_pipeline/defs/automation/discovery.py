@@ -15,8 +15,8 @@ from agent_pipeline.errors import PipelineError
 DATA_VERSION_TAG = "dagster/data_version"
 
 TICK_SECONDS = 40.0
-"""How long a tick may read the store: Dagster ends a tick after 60 seconds. What is left over is
-read by the next tick.
+"""Seconds that a tick may read the store, because Dagster ends a tick after 60 seconds. The next
+tick reads the rest.
 """
 
 
@@ -29,7 +29,7 @@ read by the next tick.
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.SensorResult | dg.SkipReason:
-    """Add the store's new agents as partitions, and report which agents changed.
+    """Add new agents in the store as partitions, and report which agents have changed.
 
     For each agent whose sessions or labels changed, Dagster gets a new data version. The cursor is
     the number of the last reading of the store whose changes Dagster has recorded.

@@ -1,4 +1,4 @@
-"""The schedule `nightly`, which retrains every agent that has something new.
+"""The schedule `nightly`, which retrains every agent that has new sessions.
 
 New are sessions, verdicts, settings and code.
 """
@@ -31,11 +31,11 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.notifications import Notification, send_notifications
 
 TICK_SECONDS = 40.0
-"""How long a tick may read the store: Dagster ends a tick after 60 seconds."""
+"""Seconds that a tick may read the store, because Dagster ends a tick after 60 seconds."""
 
 
 def cron_problems(settings: Settings) -> list[str]:
-    """Return a sentence if the setting `night.cron` is not a cron expression."""
+    """Return a sentence if the setting `night.cron` is not a valid cron expression."""
     if is_valid_cron_schedule(settings.night.cron):
         return []
     return [
@@ -45,7 +45,7 @@ def cron_problems(settings: Settings) -> list[str]:
 
 
 def _clock() -> dict[str, Any]:
-    """Return when the schedule ticks.
+    """Return the times at which the schedule ticks.
 
     If the settings cannot be read, the code location reports the error when it loads.
     """
@@ -68,7 +68,7 @@ def _clock() -> dict[str, Any]:
 def nightly(
     context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Request one run per agent with something new, and give a reason for each other agent.
+    """Request one run per agent that has new sessions, and give a reason for each skipped agent.
 
     An agent whose sessions could not be read in time gets a run too. That run finds out what is
     new, and trains nothing twice. Agents that do not fit into the night's limits wait. Those that
@@ -170,7 +170,7 @@ def nightly(
 
 
 def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) -> int:
-    """Return how many of the runs, in their order, fit into the night; at least one.
+    """Return how many of the ordered runs fit into the night, which is at least one run.
 
     A run is expected to take as long as the agent's last run, or as long as the other agents' runs.
     """

@@ -1,4 +1,4 @@
-"""The sensor `notices`, which sends messages about finished runs to `notify.urls`."""
+"""The sensor `notices`, which sends messages about finished runs to the URLs in `notify.urls`."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _WORTH_READING = {
     dg.DagsterEventType.ASSET_MATERIALIZATION,
 }
 _RUNS = 100
-"""Runs of each of these that a tick reads at most; the next tick goes on with the rest."""
+"""Maximum number of runs per status that a tick reads. The next tick reads further runs."""
 
 
 @dg.sensor(
@@ -78,7 +78,7 @@ def notices(
 
 
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notification]:
-    """Yield the notifications about a finished run.
+    """Yield the notifications about one finished run.
 
     They contain no text of a session. An error without a sentence for users appears by name only.
     """

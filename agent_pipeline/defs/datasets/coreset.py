@@ -1,4 +1,4 @@
-"""The asset `sft_coreset`: which rows are selected for training, by row id."""
+"""The asset `sft_coreset`, which records by row id which rows are selected for training."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def sft_coreset(
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:
-    """Return the metadata of a coreset: reasons, coverage, losses and similarities."""
+    """Return the metadata of a coreset: reasons, coverage, losses, and similarities."""
     metadata: dict[str, object] = {
         "training_rows": len(coreset.table),
         "chosen": coreset.chosen,

@@ -1,4 +1,4 @@
-"""Assets of the stage `datasets`: curated sessions in the forms that trainers read."""
+"""Assets of the stage `datasets`: curated sessions in the formats that trainers read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -52,7 +52,7 @@ SPLIT_CHECK = "nothing_is_in_two_splits"
 def split_check(
     asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
 ) -> dg.AssetCheckSpec:
-    """Return the check that an asset makes itself before it replaces its table."""
+    """Return the result of the split check, which an asset runs before it replaces its table."""
     what = (
         "Passes if no session, task or exact text is in more than one split (train, select, "
         "test). If it fails, the previous table is kept. Give all trials of a task the same "
@@ -212,7 +212,7 @@ def result(
     files: FileOptions,
     more: dict[str, object] | None = None,
 ) -> dg.MaterializeResult:
-    """Push a data set if the settings of its `files` say so, and return what the UI shows of it.
+    """Push a dataset to the hub if its `files` settings require it, and return the UI metadata.
 
     Raises:
         PrivateDataError: it would be pushed, and something private is in it.
@@ -236,7 +236,7 @@ def result(
 def materialize_table(
     built: BuiltDataset, more: dict[str, object] | None = None
 ) -> dg.MaterializeResult:
-    """Return the materialization of a data set's table with its split check.
+    """Return the materialization of a dataset's table, with the result of its split check.
 
     `more` is metadata besides the figures of the table.
     """
@@ -271,7 +271,7 @@ def materialize_table(
 
 
 def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
-    """How long the chosen answers are beside the rejected ones."""
+    """Return how long the chosen answers are, compared with the rejected answers."""
     if not ratios:
         return {}
     return {
@@ -344,7 +344,7 @@ def near_check(
     alike: float = 0.8,
     part: Callable[[list[Message]], list[Message]] = list,
 ) -> dg.AssetCheckResult:
-    """Return whether a part of a conversation nearly equals that part in an earlier split.
+    """Return the check that no part of a conversation nearly equals this part in an earlier split.
 
     The result is a warning with the ids of the first cases. Their texts stay in the lake.
 

@@ -1,4 +1,4 @@
-"""The asset `multi_task_dataset`: the rows of several agents, mixed by the setting `[mixing]`."""
+"""The asset `multi_task_dataset`: rows of several agents, mixed by the setting `[mixing]`."""
 
 from collections.abc import Sequence
 
@@ -68,7 +68,7 @@ def multi_task_dataset(
 
 
 def _proportions(mix: MixedRows) -> dg.MetadataValue:
-    """Return one line per agent: its wanted and its actual share, and its rows by split."""
+    """Return one line per agent with its wanted share, its actual share, and its rows by split."""
     total = sum(share.taken for share in mix.shares.values())
     head = ["agent", "wanted", "real", "rows to train on", "asked for", "too few", *SPLITS]
     return table(

@@ -1,4 +1,4 @@
-"""The asset `replay_buffer`: rows of earlier training runs, to be replayed."""
+"""The asset `replay_buffer`: rows of earlier training runs that later runs replay."""
 
 import dagster as dg
 

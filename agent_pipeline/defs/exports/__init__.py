@@ -1,1 +1,1 @@
-"""Assets of the stage `exports`: GGUF files, and the champion that is served."""
+"""Assets of the stage `exports`: GGUF files, and the champion model that is served."""

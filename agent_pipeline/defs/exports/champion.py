@@ -1,4 +1,4 @@
-"""The asset `champion`, and the jobs with which a person promotes, holds and rolls back."""
+"""The asset `champion`, and the jobs with which a user promotes, holds, or rolls back a model."""
 
 from typing import cast
 
@@ -203,7 +203,7 @@ def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[W
 
 @dg.op(config_schema=EXPORT_NAMED)
 def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
-    """Hold an export back: it is not promoted by itself."""
+    """Hold back an export, so that it is not promoted automatically."""
     with user_errors():
         record = hold_back(
             workspace.open_lake(), parse_key(context.partition_key), **context.op_config

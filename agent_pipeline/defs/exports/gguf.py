@@ -1,4 +1,4 @@
-"""The assets `gguf_export` and `serving`: checked GGUF files, and the folder of the champion."""
+"""The assets `gguf_export` (checked GGUF files) and `serving` (the folder of the champion)."""
 
 from collections.abc import Iterator
 
@@ -110,7 +110,7 @@ def gguf_export(
 
 
 def parity_table(report: ExportReport) -> dg.MetadataValue:
-    """Return one line per GGUF type: its size, and what it reproduces of the merged model."""
+    """Return one line per GGUF type with its size and its agreement with the merged model."""
     head = [
         "type",
         "MB",

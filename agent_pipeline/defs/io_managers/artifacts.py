@@ -1,4 +1,4 @@
-"""The IO manager of artifacts. It stores a pointer to the directory that the asset built."""
+"""The IO manager of artifacts, which stores a pointer to the directory that an asset built."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from agent_pipeline.storage.lake import Artifact
 
 @dataclass(frozen=True)
 class ArtifactChain:
-    """The artifacts of an asset that runs several steps.
+    """The artifacts of an asset that runs several training steps.
 
     Attributes:
         artifacts: One artifact per step, in the order of the steps.
@@ -27,7 +27,7 @@ class ArtifactChain:
 
 
 class ArtifactIOManager(HoldingIOManager):
-    """An IO manager that makes each artifact the latest of its partition, and loads the latest."""
+    """An IO manager that makes each stored artifact the latest of its partition, and loads it."""
 
     def handle_output(
         self, context: dg.OutputContext, obj: Artifact | ArtifactChain | None

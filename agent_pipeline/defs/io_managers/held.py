@@ -1,4 +1,4 @@
-"""One run of a partition at a time, from the UI, the shell and the night alike."""
+"""A lock that allows one run per partition at a time, from the UI, the shell or the schedule."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,13 +18,13 @@ from agent_pipeline.errors import (
 from agent_pipeline.keys import parse_key
 
 _HELD: set[str] = set()
-"""The runs of this process that hold their partition: a run has several IO managers, and the first
-one takes the lock.
+"""Runs of this process that hold the lock of their partition. A run has several IO managers, and
+the first IO manager takes the lock.
 """
 
 
 class HoldingIOManager(dg.ConfigurableIOManager):
-    """An IO manager that holds the run's partition until the run ends.
+    """An IO manager that holds the lock of a run's partition until the run ends.
 
     A second run of the partition waits, and logs that it waits. The lock is a file lock, which the
     system releases when a run is killed. Dagster sets up IO managers in runs only; it would set up

@@ -1,4 +1,4 @@
-"""Tables as Parquet, loaded as the type that the downstream asset's annotation names.
+"""The IO manager of tables, which loads a table as the type in the downstream asset's annotation.
 
 `pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`,
 `polars.DataFrame`, `polars.LazyFrame` and `datasets.Dataset` load whole. A fan-in over many
@@ -23,10 +23,10 @@ from agent_pipeline.storage.lake import StagedTable
 
 
 class ParquetIOManager(HoldingIOManager):
-    """Stores an asset's partition as one Parquet file in the lake."""
+    """An IO manager that stores an asset's partition as one Parquet file in the lake."""
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
-        """Replace the table of the partition.
+        """Replace the stored table of the partition.
 
         The asset returns a staged table, or any type that can be loaded.
         """
@@ -65,7 +65,7 @@ class ParquetIOManager(HoldingIOManager):
         )
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Return the upstream partitions as one object of the annotated type."""
+        """Load the upstream partitions as one object of the annotated type."""
         with user_errors():
             lake, name = load_settings().open_lake(), _name(context)
             files = (
@@ -105,7 +105,7 @@ def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(obj: object) -> pa.RecordBatchReader:
-    """Any of the table types as batches, without importing a library that the object is not of."""
+    """Convert a table of any supported type into batches, without importing other libraries."""
     if isinstance(obj, pa.RecordBatchReader):
         return obj
     if isinstance(obj, pa.Table):
@@ -120,7 +120,7 @@ def _reader(obj: object) -> pa.RecordBatchReader:
 
 
 def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
-    """JSON columns as plain strings, for libraries that do not know the extension type."""
+    """Convert JSON columns into plain strings, for libraries without the extension type."""
     table = reader.read_all()
     fields = [
         field.with_type(pa.string()) if is_json_type(field.type) else field
@@ -139,7 +139,7 @@ def _as_polars(reader: pa.RecordBatchReader) -> Any:
 
 
 def _as_dataset(reader: pa.RecordBatchReader) -> Any:
-    """Return a Hugging Face dataset whose JSON columns are `datasets.Json` features.
+    """Convert a table into a Hugging Face dataset whose JSON columns are `datasets.Json` features.
 
     Absent keys stay absent, and trainers see conversations.
     """
@@ -175,7 +175,7 @@ COLUMN_SCHEMA, COLUMN_LINEAGE = "dagster/column_schema", "dagster/column_lineage
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """Return an Arrow schema as Dagster shows it."""
+    """Convert an Arrow schema into the form that Dagster shows."""
     return dg.TableSchema(
         [
             dg.TableColumn(

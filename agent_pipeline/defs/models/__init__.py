@@ -1,1 +1,1 @@
-"""Assets of the stage `models`: adapters, their evaluation and their episodes."""
+"""Assets of the stage `models`: adapters, their evaluations, and their episodes."""

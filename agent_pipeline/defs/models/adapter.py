@@ -34,8 +34,8 @@ from agent_pipeline.training.report import (
 )
 
 MAX_DROPPED_SHARE = 0.1
-"""Share of rows that training may leave out (too long, or not rendered by the template), and share
-of turns that a token limit may cut off, without a warning.
+"""Largest share of rows that training may leave out, and of turns that a token limit may cut off,
+without a warning.
 """
 
 TRAINED = "rows_are_trained"
@@ -44,7 +44,7 @@ IMITATION_TABLES = ("sft_dataset", "sft_coreset", "replay_buffer")
 
 @dataclass(frozen=True)
 class FinishedStep:
-    """One training step of the chain, after it ran or was reused.
+    """A training step of the chain that has finished or was reused.
 
     Attributes:
         step: The step's name, such as `sft` or `dpo`.
@@ -61,7 +61,7 @@ class FinishedStep:
 
     @property
     def skipped(self) -> str:
-        """Why the step trained nothing, or an empty string."""
+        """The reason why the step did not train an adapter, or an empty string."""
         return self.report.skipped if isinstance(self.report, SkippedReport) else ""
 
     @property
@@ -125,7 +125,7 @@ def adapter(
 
 
 def trained_last(steps: Sequence[FinishedStep]) -> FinishedStep:
-    """Return the last step that trained an adapter. The first step always trains one."""
+    """Return the last step that trained an adapter. The first step always trains an adapter."""
     return next(step for step in reversed(steps) if not step.skipped)
 
 
@@ -156,7 +156,7 @@ def _train_further_step(
     options: object,
     previous: FinishedStep,
 ) -> FinishedStep:
-    """Continue training the previous step's adapter in a worker process."""
+    """Continue training the adapter of the previous step in a worker process."""
     assert isinstance(options, FURTHER[step])
     dataset = PREFERENCES.get(step, "sft_dataset")
     params = {
@@ -177,7 +177,7 @@ def _train_further_step(
 def _finish(
     context: dg.AssetExecutionContext, workspace: Workspace, step: Step, result: StepResult
 ) -> FinishedStep:
-    """Return a step with its artifact and its report, from the worker's result."""
+    """Return a finished step with its artifact and its report, made from the worker's result."""
     artifact = find_built(context, workspace, name_adapter_asset(step), result["identity"])
     return FinishedStep(step, artifact, result, read_step_report(artifact))
 
@@ -185,7 +185,7 @@ def _finish(
 def _log_step(
     context: dg.AssetExecutionContext, finished: FinishedStep, candidate: FinishedStep
 ) -> None:
-    """Log where a step was trained and what is unusual about it."""
+    """Log where a step was trained, and report anything unusual about the step."""
     result = finished.result
     device = "nothing" if finished.skipped else finished.trained.device
     context.log.info(
@@ -212,7 +212,7 @@ def _log_step(
 def _materialization(
     context: dg.AssetExecutionContext, steps: Sequence[FinishedStep]
 ) -> dg.MaterializeResult:
-    """Return the materialization of the chain: its last adapter, and one metadata row per step."""
+    """Return the materialization of the chain, with its last adapter and one row per step."""
     first, last = steps[0], trained_last(steps)
     metadata: dict[str, Any] = {
         "steps": step_table(steps),
@@ -243,7 +243,7 @@ def _materialization(
 
 
 def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:
-    """Return one row per step: rows, losses, minutes, identity and folder."""
+    """Return a table with one row per step: rows, losses, minutes, identity, and folder."""
     rows = []
     for step in steps:
         counts = step.report.rows
@@ -279,14 +279,14 @@ def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:
 
 
 def report_metadata(report: dict[str, object]) -> dg.MetadataValue:
-    """Return a training report for the UI, without the lists that fill pages."""
+    """Return a training report for the UI, without its long lists."""
     return dg.MetadataValue.json(
         {name: value for name, value in report.items() if name not in ("log_history", "row_ids")}
     )
 
 
 def trained_check(steps: Sequence[FinishedStep]) -> dg.AssetCheckResult:
-    """Return whether every step trained an adapter and left out few rows."""
+    """Return the check that every step trained an adapter and left out only few rows."""
     reasons: list[str] = []
     counts: dict[str, object] = {}
     for step in steps:
@@ -297,7 +297,7 @@ def trained_check(steps: Sequence[FinishedStep]) -> dg.AssetCheckResult:
 
 
 def left_out(report: StepReport) -> dict[str, Any]:
-    """Return the counts of rows that a training report gives as left out or unusual."""
+    """Return the counts of rows that a training report lists as left out or unusual."""
     return {
         name: count
         for name, count in report.rows.items()
@@ -306,7 +306,7 @@ def left_out(report: StepReport) -> dict[str, Any]:
 
 
 def why_rows_are_left_out(step: Step, report: StepReport) -> str:
-    """Return why too many rows, or the recorded thoughts, were not trained.
+    """Return the reason why too many rows, or the recorded thoughts, were not trained.
 
     The text is empty if nothing important was left out.
     """

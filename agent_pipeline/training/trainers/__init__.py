@@ -1,1 +1,1 @@
-"""Trainers of transformers and TRL: one module per training method, and what they share."""
+"""Trainers of transformers and TRL: one module per training method, and a module that all share."""

@@ -1,4 +1,4 @@
-"""What all trainers share: their arguments, checkpoints and adapter, memory, and progress.
+"""Code that all trainers share: arguments, checkpoints, the adapter, memory, and progress.
 
 One training method belongs to each of the other modules of `trainers`. Options and their defaults
 belong to `training.config`.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 STATE_FILE = "trainer_state.json"
 CHECKPOINT_FILES = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", STATE_FILE)
-"""The files of a checkpoint besides its weights. transformers writes `trainer_state.json` last."""
+"""Files of a checkpoint besides its weights. transformers writes `trainer_state.json` last."""
 
 
 def make_shared_arguments(
@@ -78,7 +78,7 @@ def make_shared_arguments(
 
 
 def _limit_steps(row_count: int, config: Training) -> int:
-    """Return TRL's `max_steps`: −1 if the epochs decide.
+    """Return TRL's `max_steps`, which is −1 if the number of epochs ends the training.
 
     The option `max_steps` can only make a run shorter.
     """
@@ -87,7 +87,7 @@ def _limit_steps(row_count: int, config: Training) -> int:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint was written to its end."""
+    """Return whether a checkpoint was written completely."""
     try:
         json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -123,12 +123,12 @@ def prepare_work_dir(work_dir: Path, identity: str) -> Path | None:
 
 
 def checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the optimizer step of a checkpoint; 0 if there is none."""
+    """Return the optimizer step of a checkpoint, or 0 if there is no checkpoint."""
     return int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
 
 
 def choose_device(work_dir: Path, precision: Precision) -> Device:
-    """Return where to train, in the precision and with the library that the run began with.
+    """Choose the device, precision and library for training, as at the beginning of the run.
 
     Both are measured in every process, and a busy CPU may give another result. A resumed run would
     then end with other weights.
@@ -144,7 +144,7 @@ def choose_device(work_dir: Path, precision: Precision) -> Device:
 
 
 def apply_liger(model: "PreTrainedModel") -> str:
-    """Give a model on a GPU the layers of Liger Kernel (Hsu et al. 2024).
+    """Replace layers of a model on a GPU by the layers of Liger Kernel (Hsu et al. 2024).
 
     These are norms, rotations and gated layers. Liger's fused loss is not used, because it reads
     numbers from the GPU, which a CUDA graph cannot do (`engine.cuda_graphs`).
@@ -164,7 +164,7 @@ def apply_liger(model: "PreTrainedModel") -> str:
 
 
 def estimate_stored_tokens(model: "PreTrainedModel", trains_all_weights: bool = False) -> int:
-    """Return the number of nodes of a tree whose activations are kept.
+    """Estimate how many nodes of a tree have activations that are kept in memory.
 
     On a GPU, they may take a third of its free memory, by an estimate. The graph of a tree is up to
     half as large again, and a tree that is computed without a graph needs memory at the same time.
@@ -193,7 +193,7 @@ def estimate_stored_tokens(model: "PreTrainedModel", trains_all_weights: bool = 
 
 
 def limit_warmup(trainer: "Trainer") -> None:
-    """Leave at least one step after the warm-up.
+    """Limit the warm-up so that at least one step comes after it.
 
     transformers rounds the warm-up's share up, so a single step would train at rate 0.
     """
@@ -203,7 +203,7 @@ def limit_warmup(trainer: "Trainer") -> None:
 
 
 def make_lora_config(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | None":
-    """Return PEFT's configuration of the adapter; None if every weight is trained.
+    """Return PEFT's configuration of the adapter, or None if all weights are trained.
 
     Raises:
         SettingsError: `target_modules` names a module that the model does not have.
@@ -241,7 +241,7 @@ def _check_target_modules(target_modules: list[str], model: "PreTrainedModel") -
 
 
 def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
-    """Give a trainer its usual optimizer with the parameter groups of LoRA+.
+    """Give a trainer its usual optimizer, with the parameter groups of LoRA+.
 
     The matrices B are trained at `ratio` times the learning rate of the matrices A.
     """
@@ -254,7 +254,7 @@ def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
 
 
 def make_progress_callback(progress: Progress) -> "TrainerCallback":
-    """Return a callback that reports steps, loss and tokens/s.
+    """Return a callback that reports the steps, the loss and the tokens per second.
 
     The callback raises a ModelError if the training diverges.
     """

@@ -1,4 +1,4 @@
-"""TRL's trainers of what a model writes itself.
+"""TRL's trainers for on-policy methods, which train a model on its own texts.
 
 GRPO learns from rewards, SDFT from the model itself with a demonstration in its prompt, and
 distillation from a teacher. GRPO's episodes are ours, through TRL's `rollout_func`. TRL's own loop
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = DatasetRow
 Sampler = Callable[[Sequence[list[int]]], list[list[int]]]
-"""A function from prompts to what the model writes after each, in tokens.
+"""A function that takes prompts and returns what the model writes after each prompt, as tokens.
 
 A stop token is included if the model wrote one.
 """
@@ -39,7 +39,7 @@ A stop token is included if the model wrote one.
 
 @dataclass(frozen=True)
 class Rollout:
-    """One trial of a row, in tokens.
+    """One played trial of a row, as tokens.
 
     Attributes:
         prompt: The tokens before the first token that the model wrote.
@@ -57,12 +57,12 @@ class Rollout:
 
 
 Play = Callable[[ChatRenderer, Sequence[Row], Sampler], list[Rollout]]
-"""A function that plays one trial per row: renderer, rows, model."""
+"""A function that plays one trial per row, given the renderer, the rows and the model."""
 
 
 @dataclass(frozen=True)
 class OnPolicySetup:
-    """What an on-policy trainer is made of.
+    """The parts from which an on-policy trainer is built.
 
     Attributes:
         model: The model, with an adapter.
@@ -85,12 +85,15 @@ class OnPolicySetup:
     teacher: "PreTrainedModel | None" = None
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of texts. Special tokens in the text of a message are plain text."""
+        """Tokenize texts.
+
+        Special tokens that occur in the text of a message are treated as plain text.
+        """
         return [self.renderer.token_ids(text) for text in texts]
 
 
 def build_on_policy_trainer(method: str, setup: OnPolicySetup) -> "Trainer":
-    """Return the trainer of a method in `TRAINERS`.
+    """Build the trainer of the method with a given name in `TRAINERS`.
 
     Raises:
         SettingsError: TRL refuses the teacher.
@@ -122,7 +125,7 @@ def build_on_policy_trainer(method: str, setup: OnPolicySetup) -> "Trainer":
 
 
 def _count_tokens(trainer: Any) -> None:
-    """Count the tokens of each loss, prompt and completion, as `SFTTrainer` does."""
+    """Count the tokens of each loss, prompt and completion, as TRL's `SFTTrainer` does."""
     compute_loss = trainer.compute_loss
     start_token_count(trainer)
 
@@ -187,7 +190,7 @@ def _build_grpo(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer"
 
 
 def _read_column(rows: Sequence[Mapping[str, object]], name: str) -> list[object]:
-    """Return a text of each row that `on_policy_steps.render_turn` made."""
+    """Return one of the texts that `on_policy_steps.render_turn` made, for each row."""
     return [row[name] for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Training on judged completions: the losses of DPO and KTO, and the trainer that they share.
+"""The losses of DPO and KTO on judged completions, and the trainer that both methods share.
 
 The completions of a pair share a prompt, and an agent's prompts begin with the same tokens. The
 rows of an optimizer step are therefore computed as trees of prefixes (`engine.tree_loss`); TRL
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     )
 
 SELECT = "select"
-"""The entry of the log history that holds the probabilities of right decisions at a step."""
+"""Name of the log entry that holds the probabilities of the right decisions at a step."""
 
 
 @dataclass(frozen=True)
 class LossAndMetrics:
-    """The part of a step's loss that some examples contribute, and their metrics."""
+    """The share of a step's loss that comes from some of its examples, and their metrics."""
 
     loss: "torch.Tensor"
     metrics: dict[str, float]
 
 
 class Objective(Protocol):
-    """A loss over judged completions.
+    """A loss function over judged completions.
 
     Attributes:
         trained_rows: How many of an example's two rows have a gradient.
@@ -66,7 +66,7 @@ class Objective(Protocol):
     trained_rows: int
 
     def measure_move(self, causal: "PreTrainedModel", step: Sequence[PreferenceExample]) -> float:
-        """Return how far the model has moved from its reference, if the loss needs this."""
+        """Return how far the model has moved away from its reference, if the loss needs it."""
 
     def compute_loss(
         self,
@@ -75,7 +75,7 @@ class Objective(Protocol):
         step: Sequence[PreferenceExample],
         move: float,
     ) -> LossAndMetrics:
-        """Return the part of `examples` in the loss of their optimizer step.
+        """Return the share of an optimizer step's loss that comes from `examples`.
 
         Args:
             log_probs: Log-probabilities in nats, (examples, trained_rows).
@@ -94,7 +94,9 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Dpo:
-    """Direct preference optimization (Rafailov et al. 2023), anchored by the chosen turns.
+    """Direct preference optimization (Rafailov et al.
+
+    2023) with an additional loss on the chosen turns.
 
     The loss is −w·log σ(β(r_chosen − r_rejected)), where r is a completion's log-probability minus
     the reference's, plus `sft_weight` times the mean loss of a chosen token (RPO, Pang et al.
@@ -110,7 +112,7 @@ class Dpo:
     trained_rows = 2
 
     def measure_move(self, causal: "PreTrainedModel", step: Sequence[PreferenceExample]) -> float:
-        """Return 0: DPO compares completions of one prompt, so the move cancels out."""
+        """Return 0, because DPO compares two completions of one prompt, so the move cancels out."""
         return 0.0
 
     def compute_loss(
@@ -120,7 +122,7 @@ class Dpo:
         step: Sequence[PreferenceExample],
         move: float,
     ) -> LossAndMetrics:
-        """Return the mean over the pairs of a step, and over the chosen tokens of a step."""
+        """Return the mean loss over a step's pairs, plus the mean loss over its chosen tokens."""
         from torch.nn.functional import logsigmoid
 
         weights = log_probs.new_tensor([example.weight for example in examples])
@@ -141,7 +143,7 @@ class Dpo:
         examples: Sequence[PreferenceExample],
         log_probs: Sequence[tuple[float, float]],
     ) -> dict[str, Any]:
-        """Return how often and how far the chosen turn wins.
+        """Return how often and how far the chosen turn is more probable than the rejected turn.
 
         `reward_accuracy` is the share of pairs in which the chosen turn gained more probability
         than the rejected turn. `chosen_is_likelier` is the share in which it has the higher
@@ -178,7 +180,7 @@ class Kto:
     trained_rows = 1
 
     def measure_move(self, causal: "PreTrainedModel", step: Sequence[PreferenceExample]) -> float:
-        """Return an estimate of the divergence from the reference in nats, at least 0."""
+        """Return an estimate, at least 0, of the divergence from the reference model in nats."""
         losses = compute_losses(causal, [example.rows[1] for example in step])
         gains = [
             -(loss.loss or 0.0) * loss.trained_tokens - example.reference[1]
@@ -193,7 +195,7 @@ class Kto:
         step: Sequence[PreferenceExample],
         move: float,
     ) -> LossAndMetrics:
-        """Return the mean over the completions of a step."""
+        """Return the mean KTO loss over the completions of a step."""
         weights = log_probs.new_tensor([example.weight for example in examples])
         signs = log_probs.new_tensor([1.0 if example.good else -1.0 for example in examples])
         references = log_probs.new_tensor([example.reference[0] for example in examples])
@@ -211,7 +213,7 @@ class Kto:
         examples: Sequence[PreferenceExample],
         log_probs: Sequence[tuple[float, float]],
     ) -> dict[str, Any]:
-        """Return how often a good completion gained more than a bad one (`reward_auc`).
+        """Return how often good completions gained more than bad completions (`reward_auc`).
 
         `reward_auc` is None if there are no good or no bad completions.
         """
@@ -237,7 +239,7 @@ def build_preference_trainer(
     progress: Progress,
     callbacks: "Sequence[TrainerCallback]" = (),
 ) -> "Trainer":
-    """Return a trainer of all weights of a model that need a gradient.
+    """Return a trainer for all model weights that need a gradient.
 
     Dropout is switched off, as in TRL: it would blur the comparison with the reference.
 
@@ -265,7 +267,7 @@ def build_preference_trainer(
     arguments.remove_unused_columns = False
 
     class PreferenceTrainer(Trainer):
-        """A trainer whose batches are examples."""
+        """A trainer whose batches consist of preference examples."""
 
         _total_train_tokens = 0
 
@@ -327,7 +329,7 @@ def build_preference_trainer(
 def _compute_log_probs(
     causal: "PreTrainedModel", rows: Sequence[Encoded], as_tree: bool
 ) -> "torch.Tensor":
-    """Return each row's log-probability in nats, (rows,), with gradients.
+    """Return the log-probability of each row in nats, (rows,), with gradients.
 
     The rows are computed as one tree, or one by one if the model does not support trees.
     """

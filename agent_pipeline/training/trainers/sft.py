@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer, set up to train exactly the tokens that `tokenization.loss_masks` chose.
+"""TRL's SFTTrainer, set up to train exactly the tokens that `tokenization.loss_masks` selects.
 
 There are two kinds of trainer. For most models the rows of an optimizer step are computed as trees
 of prefixes (`engine.tree_loss`); for the others TRL computes row by row. Both are checked: the
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SftJob:
-    """What an SFT trainer trains, without the model in memory.
+    """The data and the options of an SFT trainer, without the model in memory.
 
     Attributes:
         rows: The tokens of the rows.
@@ -79,7 +79,9 @@ def build_trainer(
     tokenizer: "PreTrainedTokenizerBase",
     progress: Progress,
 ) -> "SFTTrainer":
-    """Return the trainer of a job; its model gets a new, seeded LoRA if the options want one.
+    """Return the trainer of a job.
+
+    The model gets a new, seeded LoRA adapter if the options require it.
 
     Args:
         job: What is trained.
@@ -137,7 +139,7 @@ def build_trainer(
 
 
 def limit_nodes(config: TrainingConfig, pass_tokens: int) -> int:
-    """Return the largest number of nodes per tree on a CPU: the tokens of two forward passes.
+    """Return the maximum number of nodes per tree on a CPU, which is two forward passes.
 
     Two rows can then always share their prefix, and the memory of a step does not grow with its
     rows. If activations are recomputed, the limit is at most `MAX_NODES`.
@@ -147,7 +149,7 @@ def limit_nodes(config: TrainingConfig, pass_tokens: int) -> int:
 
 
 class MixedOrder:
-    """A sampler that spreads replayed rows evenly over each epoch.
+    """A sampler that distributes replayed rows evenly over each epoch.
 
     New rows come first in the data set, replayed rows behind them. Each kind is shuffled by the
     seed and the epoch. Which places the replayed rows get is not left to chance.
@@ -164,7 +166,7 @@ class MixedOrder:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. The trainer calls this, also when it resumes from a checkpoint."""
+        """Set the epoch. The trainer also calls this method when it resumes from a checkpoint."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -191,7 +193,7 @@ def build_trl_trainer(
     lora: "LoraConfig | None" = None,
     max_nodes: int | None = None,
 ) -> "SFTTrainer":
-    """Return TRL's trainer over rows that are tokens with labels already.
+    """Return TRL's trainer for rows that already are tokens with labels.
 
     Args:
         model: The model.
@@ -233,7 +235,7 @@ def build_trl_trainer(
 
 
 def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer":
-    """Return an `SFTTrainer` that computes the rows of an optimizer step as trees of prefixes.
+    """Return an `SFTTrainer` that computes the rows of an optimizer step as prefix trees.
 
     A batch holds all rows of a step: `per_device_train_batch_size` is their number, and
     `gradient_accumulation_steps` is 1. With several processes, each computes the trees of its share
@@ -248,11 +250,11 @@ def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer"
     from trl import SFTTrainer
 
     class TreeTrainer(SFTTrainer):
-        """An `SFTTrainer` over trees of prefixes."""
+        """An `SFTTrainer` that computes its rows as prefix trees."""
 
         @cached_property
         def graphs(self) -> CudaGraphs | None:
-            """The CUDA graphs of the model, or None if it does not support graphs."""
+            """The CUDA graphs of the model, or None if the model does not support CUDA graphs."""
             return CudaGraphs(self.model, tree_loss) if supports_graphs(self.model) else None
 
         def get_train_dataloader(self) -> "DataLoader[Any]":
@@ -298,7 +300,7 @@ def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer"
 
 @dataclass(frozen=True)
 class ProcessShare:
-    """Which share of a step's rows a process computes.
+    """The share of an optimizer step's rows that one process computes.
 
     Attributes:
         rank: The rank of the process.
@@ -312,7 +314,7 @@ class ProcessShare:
 def collate_trees(
     max_nodes: int, device: str, share: ProcessShare, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a batch: the rows of one optimizer step as trees.
+    """Return a batch that contains the rows of one optimizer step as prefix trees.
 
     Args:
         max_nodes: Largest number of nodes per tree.
@@ -341,7 +343,7 @@ def collate_trees(
 
 
 def sum_gradients(parameters: "Sequence[torch.nn.Parameter]", loss: "torch.Tensor") -> None:
-    """Replace each parameter's gradient, and the loss, by their sums over all processes."""
+    """Replace the gradient of each parameter, and the loss, by the sum over all processes."""
     import torch
     from torch import distributed
 
@@ -359,7 +361,7 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]", loss: "torch.Tenso
 
 
 def check_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
-    """Check that the first batch of a trainer's own data loader trains tokens of our rows only.
+    """Check that the first batch of a tree trainer trains only tokens that our rows train.
 
     The tokens from the root of a tree to each trained node must be the beginning of a row that
     trains this token.
@@ -384,7 +386,7 @@ def check_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
 
 @dataclass(frozen=True)
 class _TrainedPath:
-    """The tokens from the root of a tree to a trained node, and how many rows train the node."""
+    """The tokens from the root to a trained node, and the number of rows that train the node."""
 
     tokens: tuple[int, ...]
     weight: float
@@ -404,7 +406,7 @@ def _trained_paths(tree: TreeTensors) -> Iterator[_TrainedPath]:
 
 
 def check_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
-    """Check that the first batch of a trainer's own data loader has our tokens and labels.
+    """Check that the first batch of a trainer's data loader has our tokens and our labels.
 
     A packed batch is rows laid end to end. Each row begins where the positions begin again, and its
     first label predicts nothing.
