@@ -145,7 +145,7 @@ JUDGED = pa.schema(
             "unverified",
         ),
         *define_optional(
-            _TEXT, verdict_name="the name of the judge: metrics, measures, or the model"
+            _TEXT, verdict_name="the metrics, the measures or the model that gave the verdict"
         ),
         *define_optional(_TEXT, verdict_reasons="the reasons of the verdict"),
         *define_optional(_NUMBER, verdict_score="the score that the judge gave, 0 to 1"),
