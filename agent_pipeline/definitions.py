@@ -1,4 +1,4 @@
-"""The code location: everything that the modules of `defs` define.
+"""The code location, which contains everything that the modules of `defs` define.
 
 That includes an asset that `dg scaffold defs` adds. Dagster loads `defs`. Tests and notebooks call
 `build_defs` to use other resources.
@@ -68,19 +68,19 @@ def build_defs(
 
 
 def _mark_as_own(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Return the spec with the tag by which the jobs select the pipeline's own assets."""
+    """Return the spec with the tag by which jobs select the pipeline's own assets."""
     return spec.merge_attributes(tags={OWN_TAG: ""})
 
 
 def _prefix_op(definition: dg.AssetsDefinition) -> dg.AssetsDefinition:
-    """Return an asset, or asset checks, whose op has the prefix of the setting `key_prefix`."""
+    """Return an asset, or asset checks, whose op name begins with the setting `key_prefix`."""
     if not key_prefix() or not definition.is_executable:
         return definition
     return rename_op(definition, op_name(definition.op.name))
 
 
 def check_settings() -> None:
-    """Refuse to load a code location whose settings cannot work, so that the UI shows the reason.
+    """Refuse to load a code location if its settings cannot work, so that the UI shows why.
 
     The process of a run loads the code location anyway. There, the same sentence ends the first
     step.

@@ -1,4 +1,4 @@
-"""Errors that a user can cause or fix, each with one sentence and its facts as attributes.
+"""Errors that a user can cause or fix. Each has one sentence and stores its facts as attributes.
 
 The sentence of a `PipelineError` says what is wrong, where, and what to do. The Dagster layer turns
 it into one `dg.Failure`, and the shell command into one line and exit code 1. A stack trace is for
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
-"""The user's name and password in an address."""
+"""Pattern of the user name and the password in an address."""
 _QUERY_SECRET = re.compile(
     r"(?<=[?&])([\w-]*(?:key|token|secret|passw|sig)[\w-]*)=[^&\s'\"#]+", re.IGNORECASE
 )
-"""A key in the query of an address."""
+"""Pattern of an access key in the query of an address."""
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without the credentials of its addresses.
+    """Return a text in which addresses have no credentials.
 
     The user name, the password and the keys of every address become `***`.
 
@@ -32,7 +32,7 @@ def without_credentials(text: str) -> str:
 
 
 class PipelineError(Exception):
-    """An error with one sentence for the user. The sentence never shows the password of an address.
+    """An error with one sentence for the user. The sentence never shows the password in an address.
 
     Attributes:
         retryable: Whether the same step may succeed when it is tried again. None leaves it to the
@@ -63,66 +63,66 @@ class PipelineError(Exception):
 
 
 class SettingsError(PipelineError):
-    """A setting is unknown, malformed or contradicts another."""
+    """Raised if a setting is unknown, malformed or contradicts another setting."""
 
     retryable = False
 
 
 class PartitionError(PipelineError):
-    """A partition key is malformed, or no store has it."""
+    """Raised if a partition key is malformed, or no store contains the partition."""
 
 
 class StoreError(PipelineError):
-    """A session store is missing, not readable, or not what its name says."""
+    """Raised if a session store is missing, unreadable, or not of the kind that its name says."""
 
 
 class DataError(PipelineError):
-    """The data cannot give what was asked (no rows, no tasks, no held-out turns)."""
+    """Raised if the data lacks what was requested, such as rows, tasks or held-out turns."""
 
 
 class DamageError(DataError):
-    """A file of the lake is damaged or missing; `path` names the file."""
+    """Raised if a file in the lake is damaged or missing. `path` names the file."""
 
     def __init__(self, message: str, path: object) -> None:
         super().__init__(message, path=path)
 
 
 class LakeError(DataError):
-    """The lake cannot be read or written, or a newer version of the pipeline wrote it."""
+    """Raised if the lake cannot be accessed, or a newer version of the pipeline wrote it."""
 
 
 class MissingError(DataError):
-    """A table was never materialized."""
+    """Raised if a table was never materialized."""
 
 
 class NoSessionsError(DataError, ValueError):
-    """No session passes every condition."""
+    """Raised if no session passes all conditions."""
 
 
 class ArgumentError(SettingsError, ValueError):
-    """An argument of a function has a value that the function does not accept."""
+    """Raised if an argument of a function has a value that the function does not accept."""
 
 
 class RedactionError(PipelineError):
-    """The search for private data is not possible, so nothing may be written."""
+    """Raised if private data cannot be searched for, so that nothing may be written."""
 
 
 class ModelError(PipelineError):
-    """A base model, its tokenizer or its chat template cannot be used."""
+    """Raised if a base model, its tokenizer or its chat template cannot be used."""
 
 
 class WorkerError(PipelineError):
-    """A heavy task reported an error for the user, or its process died."""
+    """Raised if a heavy task reported an error for the user, or its process died."""
 
 
 class PassingError(WorkerError):
-    """A heavy task failed for a reason that may be gone at the next attempt."""
+    """Raised if a heavy task failed for a reason that may be gone at the next attempt."""
 
     retryable = True
 
 
 class PrivateDataError(PipelineError):
-    """Something that would leave the lake contains private data.
+    """Raised if something that would leave the lake contains private data.
 
     Attributes:
         kinds_by_file: The number of finds per kind, by the name of the file or text. It has no
@@ -141,7 +141,7 @@ class PrivateDataError(PipelineError):
 
 
 def counts_in_words(kinds: Mapping[str, int]) -> str:
-    """Return counts by kind in words.
+    """Return counts by kind as a phrase.
 
     Example:
         >>> counts_in_words({"PHONE": 1, "EMAIL": 2})
@@ -151,19 +151,19 @@ def counts_in_words(kinds: Mapping[str, int]) -> str:
 
 
 class ExportError(PipelineError):
-    """A step of the export failed, or the exported model is not the trained model."""
+    """Raised if an export step failed, or the exported model differs from the trained model."""
 
 
 class InfrastructureError(PipelineError):
-    """Something that an agent's run needs, such as an endpoint or a database, is not available.
+    """Raised if a service that an agent's run needs, such as an endpoint, is not available.
 
     The run then ends without a verdict.
     """
 
 
 _CLIENT_ERRORS = {"HTTPClientError", "ConnectTimeout", "ReadTimeout", "TransportError"}
-"""Classes of lost connections in botocore, httpx and requests. None of these packages is imported
-to compare an error with its classes.
+"""Classes of lost connections in botocore, httpx and requests, given by name so that none of the
+packages is imported.
 """
 
 
@@ -174,11 +174,11 @@ _MADE_BY = {
     "split_ledger": "sft_dataset",
     "sessions_seen": "sessions",
 }
-"""The assets that make further tables and artifacts, which cannot be selected by name."""
+"""Assets that also make other tables and artifacts, which cannot be selected by name."""
 
 
 def name_asset_to_select(name: str) -> str:
-    """Return the asset that makes a table or an artifact, as `materialize --select` takes it.
+    """Return the name for `materialize --select` of the asset that makes a table or an artifact.
 
     Example:
         >>> name_asset_to_select("dpo_adapter")
@@ -188,7 +188,7 @@ def name_asset_to_select(name: str) -> str:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether the same step may succeed when it is tried again.
+    """Return whether a failed step may succeed when it is tried again.
 
     A lost connection, a busy bucket or a killed process may pass. A wrong setting stays wrong.
     """
@@ -211,7 +211,7 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, without its full stop.
+    """Return the first line of an exception's message, without its full stop.
 
     If the first line ends with a colon, the next line is added. If the text is empty, return the
     name of the exception's class. The result has at most 200 characters.
@@ -225,11 +225,11 @@ LESS_MEMORY = (
     "if you raised it), set `precision` to bfloat16, or choose a smaller `base_model` "
     "(docs/troubleshooting.md, Out of memory)"
 )
-"""What helps a training run that is out of memory, cheapest first."""
+"""Advice for a training run that is out of memory, with the cheapest advice first."""
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
-"""Texts of safetensors and torch if the disk is full. Their errors have no number."""
+"""Messages of safetensors and torch about a full disk. Their errors do not have an error number."""
 _BUCKETS = ("botocore", "aiobotocore", "s3fs", "gcsfs", "google", "adlfs", "azure")
-"""Packages whose errors mean that a bucket cannot be used. None of them is imported here."""
+"""Packages whose errors mean that a bucket cannot be used. They are not imported here."""
 
 
 def disk_sentence(error: BaseException) -> str | None:

@@ -8,7 +8,7 @@ package have types of their own and never use `JsonObject`.
 from typing import Any, TypeAlias
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
-"""A value that `json.dumps` writes: the type of values whose fields nobody reads."""
+"""A value that `json.dumps` can write, used for values whose fields are not read."""
 
 JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object of another program, before its fields have been checked."""
+"""A JSON object from another program whose fields have not been checked yet."""

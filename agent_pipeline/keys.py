@@ -1,4 +1,4 @@
-"""Partition keys: one function that makes them from names, and one that reads them.
+"""Partition keys: a function that makes keys from names, and a function that parses keys.
 
 A key is `project/agent`. It becomes a folder name, a part of a URL, a Dagster partition and the
 name of an Ollama model. So each part is a slug of `[a-z0-9._-]` that starts with a letter or a
@@ -16,7 +16,7 @@ from agent_pipeline.errors import PartitionError
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _MAX = 100
 _MAX_BODY = 80
-"""Characters of a changed name that its slug keeps before the hash."""
+"""Maximum number of characters of a changed name that are kept before the hash."""
 
 
 class PartitionKey(NamedTuple):
@@ -42,7 +42,7 @@ def make_key(project: str, agent: str) -> PartitionKey:
 
 
 def parse_key(text: str) -> PartitionKey:
-    """Return the key that a text spells.
+    """Parse a text as a partition key.
 
     Raises:
         PartitionError: the text is not `project/agent` in slugs.
@@ -61,7 +61,7 @@ def _valid(part: str) -> bool:
 
 
 def _slug(name: str, what: str) -> str:
-    """Return the slug of a name: the name itself if it is a slug, else its usable part and a hash.
+    """Return the slug of a name: the name itself if it is a slug, or its valid part and a hash.
 
     Without the hash, `Foo Bar` and `foo-bar` would be the same agent. The slug depends on the name
     alone, so an agent keeps its key when other agents appear. Names that differ only in their
@@ -80,7 +80,7 @@ def _slug(name: str, what: str) -> str:
 
 
 def may_mean(name: str, part: str) -> bool:
-    """Return whether a name that a person typed may mean a part of a key.
+    """Return whether a name that a user typed may mean a part of a partition key.
 
     It may if it equals the part, or differs only in case and signs.
     """
@@ -95,7 +95,7 @@ def _plain_slug(name: str) -> str:
 
 
 def name_hash(name: str) -> str:
-    """Return a short hash that keeps the slugs of two names apart."""
+    """Return a short hash that makes the slugs of two names different."""
     return hashlib.sha256(
         unicodedata.normalize("NFC", name).encode("utf-8", "backslashreplace")
     ).hexdigest()[:8]

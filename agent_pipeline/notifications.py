@@ -1,4 +1,4 @@
-"""Messages to people, sent by Apprise to the addresses of the setting `notify.urls`.
+"""Messages to people, sent by Apprise to the addresses in the setting `notify.urls`.
 
 A message leaves the machine, so it never holds what a user or an agent wrote. If something in a
 message looks private all the same, a pseudonym takes its place. Which events are
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import apprise
 
 MAX_LINES = 20
-"""Lines per message. If there are more, the message ends with their number."""
+"""Maximum number of lines per message. A longer message ends with the number of omitted lines."""
 
 
 @dataclass(frozen=True)
 class Notification:
-    """One event that a person should know about.
+    """One event that users should know about.
 
     Attributes:
         cause: The kind of event, such as `run failed`. Events of one cause share a message.
@@ -83,7 +83,7 @@ def send_notifications(
 
 
 def send_test(urls: Sequence[str], redaction: RedactionOptions) -> list[str]:
-    """Send a test notification to each address, and return why each failed.
+    """Send a test notification to each address, and return the reason for each failure.
 
     An empty text stands for an address that accepted the notification.
     """
@@ -92,7 +92,7 @@ def send_test(urls: Sequence[str], redaction: RedactionOptions) -> list[str]:
 
 
 def describe_manual_move(partition: str, entry: Entry) -> Notification:
-    """Return the notification that a person promoted a model or rolled back to one."""
+    """Return the notification that a user promoted a model, or rolled back to an earlier model."""
     previous = f", instead of {entry.against[:16]}" if entry.against else ""
     champion = (entry.champion or "none")[:16]
     reason = entry.why or "no reason given"
@@ -101,7 +101,7 @@ def describe_manual_move(partition: str, entry: Entry) -> Notification:
 
 
 def open_senders(urls: Sequence[str]) -> list["apprise.Apprise"]:
-    """Return one Apprise object per address; `$NAME` in an address is read from the environment.
+    """Return one Apprise object per address. `$NAME` in an address is replaced by the variable.
 
     Errors never show an address, because addresses contain keys.
 
@@ -132,7 +132,7 @@ def open_senders(urls: Sequence[str]) -> list["apprise.Apprise"]:
 
 
 def _send_message(senders: Sequence["apprise.Apprise"], cause: str, text: str) -> bool:
-    """Return whether at least one address accepted the message. Every address is tried."""
+    """Send a message to all addresses, and return whether at least one address accepted it."""
     title = f"agent-pipeline: {cause}"
     accepted = [bool(sender.notify(title=title, body=text)) for sender in senders]
     return any(accepted)

@@ -1,4 +1,4 @@
-"""Groups of options: each field has its type, default, bounds and meaning once.
+"""Groups of options. Each option defines its type, default, bounds and meaning in one place.
 
 The settings file, run config, `--set`, notebooks and the documentation are derived from these
 models. Which options exist stands in `config.assets` and next to the code that uses them.
@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from agent_pipeline.errors import SettingsError
 
 _COMMA = re.compile(r",(?![^(\[{]*[)\]}])")
-"""A comma that separates entries. A comma in brackets does not, as in `{1,2}`."""
+"""Pattern of a comma that separates entries, but not of a comma in brackets, as in `{1,2}`."""
 
 _TYPES: dict[Any, str] = {
     bool: "true or false",
@@ -39,7 +39,7 @@ class Section(BaseModel):
 
 
 class Options(BaseModel):
-    """A group of options. Its fields are read-only; `model_fields_set` names those that were given.
+    """A group of read-only options. `model_fields_set` contains the options that were given.
 
     Raises:
         SettingsError: an option does not exist, or its value is of a wrong type or out of range.
@@ -47,15 +47,15 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     other_names: ClassVar[Mapping[str, str]] = {}
-    """Names of options in other systems, with our names."""
+    """Names of options in other systems, with the names of the same options here."""
     earlier_names: ClassVar[Mapping[str, str]] = {}
-    """Names that options of this group had in an earlier version, with their names of today.
+    """Earlier names of options in this group, with their current names.
 
     An earlier name is accepted, with a hint in the log. Hashes keep it (`hashed`), so that renaming
     an option changes no identity.
     """
     removed_options: ClassVar[Mapping[str, str]] = {}
-    """Options that this group had in an earlier version, and why each was removed."""
+    """Options that were removed from this group, with the reason for each removal."""
 
     def __init__(self, **values: object) -> None:
         try:
@@ -64,7 +64,7 @@ class Options(BaseModel):
             raise SettingsError(problem(error, type(self))) from None
 
     def changed(self, **values: object) -> Self:
-        """Return a copy with other values, which are validated.
+        """Return a copy with some values replaced and validated.
 
         Raises:
             SettingsError: a value is wrong.
@@ -74,7 +74,7 @@ class Options(BaseModel):
 
     @classmethod
     def with_current_names(cls, values: Mapping[str, object]) -> dict[str, Any]:
-        """Return values with the names of today instead of names of an earlier version.
+        """Return values in which earlier option names are replaced by the current names.
 
         Raises:
             SettingsError: an option was set under both of its names.
@@ -94,17 +94,20 @@ class Options(BaseModel):
 
     @classmethod
     def with_hashed_names(cls, values: Mapping[str, object]) -> dict[str, object]:
-        """Return values under the names that enter hashes: an option keeps its first name."""
+        """Return values under the names that enter hashes.
+
+        An option always keeps its first name.
+        """
         first_names = {current: earlier for earlier, current in cls.earlier_names.items()}
         return {first_names.get(name, name): value for name, value in values.items()}
 
     def hashed(self) -> dict[str, Any]:
-        """Return all options as JSON, under the names that enter hashes."""
+        """Return all options as JSON under the names that enter hashes."""
         return self.with_hashed_names(self.model_dump(mode="json"))
 
     @classmethod
     def validated(cls, values: Mapping[str, object], prefix: str = "", where: str = "") -> Self:
-        """Return the group from values that a user wrote; texts are read as each option's type.
+        """Create the group from values that a user wrote. Texts are parsed as each option's type.
 
         Args:
             values: The values by name.
@@ -129,7 +132,7 @@ class Options(BaseModel):
 
     @classmethod
     def parsed(cls, name: str, value: object) -> Any:
-        """Return a text as the type of an option.
+        """Parse a text as the type of an option.
 
         The text is read as JSON, or for a list as entries separated by commas. A value that is not
         a text is returned unchanged.
@@ -158,7 +161,9 @@ class Options(BaseModel):
 
     @classmethod
     def translated(cls, values: Mapping[str, object]) -> Self:
-        """Return the group from values under our names or another system's; ignore other names.
+        """Create the group from values under our names or another system's names.
+
+        Ignore other names.
 
         Raises:
             SettingsError: a value is wrong.
@@ -170,7 +175,7 @@ class Options(BaseModel):
 
 @cache
 def _log_earlier_name(name: str, current_name: str) -> None:
-    """Log the hint once per process: a settings file is read many times."""
+    """Log the hint about an earlier name once per process, because settings are read many times."""
     logging.getLogger(__name__).warning(
         "The setting `%s` is called `%s` now. Both names are accepted: use the new name.",
         name,
@@ -179,7 +184,7 @@ def _log_earlier_name(name: str, current_name: str) -> None:
 
 
 MAX_NAMES = 25
-"""Names that an error lists. If there are more, the error shows only the nearest names."""
+"""Maximum number of names that an error lists. If there are more, it lists only similar names."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -208,7 +213,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def problem(
     error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = ""
 ) -> str:
-    """Return the first problem that pydantic found in a model's values, and every unknown name.
+    """Return the first problem that pydantic found in a model's values, and all unknown names.
 
     Each problem is one sentence.
 
@@ -247,7 +252,7 @@ def _nearest(name: str, owner: type[BaseModel]) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """Return the values that a field accepts, to complete the sentence "it must be …"."""
+    """Return the values that a field accepts, as the end of the sentence "it must be …"."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(value) for value in get_args(kind) if value != '')}"
@@ -275,7 +280,7 @@ def _range(bounds: Mapping[type, object]) -> str:
 
 
 def _field_at(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel], FieldInfo | None]:
-    """Return the innermost model on a path of names, and the field at the end of the path.
+    """Return the innermost model on a path of names, and the field at its end.
 
     The field is None if the path leads to no field.
     """

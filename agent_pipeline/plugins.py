@@ -1,4 +1,4 @@
-"""Loading a user's code by name: an entry point of an installed package, or a dotted path.
+"""Loading of a user's code by name: an entry point of an installed package, or a dotted path.
 
 A module may lie in the folder of `pipeline.toml`, as a test may import from the folder of its
 pytest configuration. The folder is searched last, so that no file in it hides an installed package,
@@ -16,16 +16,19 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.options import did_you_mean
 
 _module_folders: list[str] = []
-"""The folder of the settings file that was read last; empty if there is none."""
+"""The folder of the settings file that was read last, or an empty list if there is no such file."""
 
 
 def set_module_folder(folder: Path | None) -> None:
-    """Let `load_plugin` find modules in a folder, after every other place; None: nowhere else."""
+    """Let `load_plugin` also search for modules in a folder, after all other places.
+
+    If the folder is None, `load_plugin` searches only those other places.
+    """
     _module_folders[:] = [str(folder)] if folder else []
 
 
 def load_plugin(name: str, kind: str, group: str, known: Iterable[str] = ()) -> Any:
-    """Return the object that a name stands for.
+    """Load the object that a name refers to.
 
     Args:
         name: An entry point of the group, or a dotted path (`package.module:attribute`).

@@ -1,4 +1,4 @@
-"""Progress callbacks: how long-running functions report how far they are.
+"""Progress callbacks, with which long-running functions report their progress.
 
 A function takes a `Progress` and calls it as often as it likes. Whoever passed the callback decides
 what is shown. `throttled` is for listeners that should not get many lines, such as Dagster's log.
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 Progress = Callable[[int, int, str], None]
-"""`progress(done, total, text)`: `done` of `total` units are finished; `text` names them in a few
-words.
+"""A function `progress(done, total, text)`: `done` of `total` units are finished, and `text` names
+the units.
 """
 
 
@@ -18,13 +18,13 @@ def silent(done: int, total: int, text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person reads them: 75 as `1m15s`."""
+    """Return a number of seconds as text for users: 75 as `1m15s`."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def throttled(emit: Callable[[str], None], every: float = 5.0) -> Progress:
-    """Return a `Progress` that emits at most one line per `every` seconds, with the time left.
+    """Return a `Progress` that prints at most one line per `every` seconds, with the time left.
 
     The first and the last call always emit a line. The time left is extrapolated from the finished
     units. If `total` changes, a new count starts.

@@ -1,4 +1,4 @@
-"""The process that runs heavy tasks: training, evaluation, scoring and export.
+"""The worker process, which runs heavy tasks: training, evaluation, scoring and export.
 
 Dagster assets start one process per task through Dagster Pipes, so that the memory of torch is
 returned when the task ends. An error that the user can fix comes back as one sentence. The process
@@ -36,7 +36,7 @@ from agent_pipeline.progress import throttled
 
 
 def main() -> None:
-    """Run the task that the parent process asks for, and report its result or its error."""
+    """Run the task that the parent process requests, and report its result or its error."""
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     _end_with_parent()
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _find_user_modules() -> None:
-    """Find users' modules next to `pipeline.toml`, as the process that started this one does.
+    """Make users' modules next to `pipeline.toml` importable, as in the parent process.
 
     Another machine may not have the file. Then the modules have to be installed there.
     """
@@ -100,7 +100,7 @@ def _find_user_modules() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent does: a killed run leaves no worker behind."""
+    """End this process when its parent process ends, so that no killed run leaves a worker."""
     parent_id = os.getppid()
 
     def watch() -> None:
@@ -112,7 +112,7 @@ def _end_with_parent() -> None:
 
 
 def _check_version(task: str, requested: int | None) -> None:
-    """Check that the worker has the version of the task that the run asks for.
+    """Check that the worker has the same version of the task as the run.
 
     Raises:
         SettingsError: the worker has another version, whose result must not pass for the new one.
@@ -126,7 +126,7 @@ def _check_version(task: str, requested: int | None) -> None:
 
 @contextmanager
 def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Wait for a free place among the heavy tasks of this machine.
+    """Wait until this machine has room for another heavy task.
 
     Two training runs need twice the memory. If a daemon starts the runs, its pools limit them, and
     this function never waits. A run from the shell is in no queue, so it waits here. The locks are
@@ -156,7 +156,7 @@ def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int
 
 
 def _use_gpus(place: int, processes: int) -> None:
-    """Show torch one GPU per process of the task.
+    """Make one GPU per process of the task visible to torch.
 
     Tasks that run at once then use different GPUs. If transformers' `Trainer` saw several GPUs, it
     would give each GPU `per_device_train_batch_size` rows. Its steps would have more rows than the

@@ -1,4 +1,4 @@
-"""Hooks into private parts of accelerate: how it shards batches among processes.
+"""Uses of private parts of accelerate: how it distributes batches among processes.
 
 How the rows of a step are shared belongs to `engine.tree_loss`.
 """

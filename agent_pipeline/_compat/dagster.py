@@ -1,4 +1,4 @@
-"""Hooks into private parts of Dagster: runs of the shell, the worker's messages, `dagster dev`.
+"""Uses of private parts of Dagster: shell runs, messages of the worker, and `dagster dev`.
 
 What a run does, or what a message means, belongs to `cli`, `compute` and `defs`. Modules that slow
 down the start of a code location are imported inside the functions.
@@ -38,17 +38,17 @@ __all__ = [
     "rename_op",
     "run_dev_command",
 ]
-"""The five names of Dagster here are types or functions that its public interface takes, raises
-or checks, but does not export."""
+"""Five types and functions of Dagster that its public interface uses but does not export."""
 
 DAEMON_MODULE = "dagster._daemon"
-"""The module behind the program `dagster-daemon`. `python -m` finds it without a PATH."""
+"""Name of the module behind the program `dagster-daemon`, which `python -m` finds without a PATH.
+"""
 
 OpenProcess = Callable[..., "subprocess.Popen[Any]"]
 
 
 def is_code_location_starting() -> bool:
-    """Return whether the definitions are loaded for the first time, and not again for a run.
+    """Return whether the definitions are loaded for the first time, and not for a run.
 
     A run's process loads the definitions too. It must not fail because of a setting that was
     changed after the run was queued.
@@ -57,7 +57,7 @@ def is_code_location_starting() -> bool:
 
 
 def rename_op(definition: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
-    """Return an asset, or asset checks, whose op has another name.
+    """Return an asset, or asset checks, with another op name.
 
     `load_assets_from_package_module` gives a prefix to the keys of assets, but not to their ops.
     """
@@ -84,7 +84,7 @@ class WholeLineReader(dg.PipesFileMessageReader):
 
 @dataclass(frozen=True)
 class RepositoryAddress:
-    """Where Dagster finds the definitions.
+    """The place from which Dagster loads the definitions.
 
     Attributes:
         workspace_file: The workspace.yaml with the one code location.
@@ -105,7 +105,7 @@ def execute_shell_run(
     config: Mapping[str, object],
     tags: Mapping[str, str],
 ) -> dg.JobExecutionResult:
-    """Run assets of a job in this process, as a run that the UI shows like its own.
+    """Run assets of a job in this process. The UI shows the run like its own runs.
 
     `JobDefinition.execute_in_process` writes no logs of steps and gives a run no code location. The
     UI's home page, the sensors and the daemon then do not count the run.
@@ -144,7 +144,7 @@ def execute_shell_run(
 
 @contextmanager
 def _log_copiers_ignore_interrupts() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that copy a step's output to the screen.
+    """Keep Ctrl-C away from the processes that copy a step's output to the screen.
 
     They would print a stack trace. Dagster has no option for the session of these processes.
     """
@@ -161,7 +161,7 @@ def _log_copiers_ignore_interrupts() -> Iterator[None]:
 
 
 def run_dev_command(webserver_module: str) -> None:
-    """Run `dagster dev`, with the options of the command line and another web server.
+    """Run `dagster dev` with the options of the command line, but with another web server.
 
     The command has no option for the module of the web server.
 

@@ -1,4 +1,4 @@
-"""A hook into Dagster's web server: middleware around its application.
+"""Use of a private part of Dagster's web server: middleware around its application.
 
 What the middleware refuses belongs to `cli.webserver`.
 """

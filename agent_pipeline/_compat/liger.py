@@ -1,4 +1,4 @@
-"""Hooks into private parts of Liger Kernel: which model types it supports.
+"""Use of a private part of Liger Kernel: the list of supported model types.
 
 Whether its layers are used belongs to `training.trainers.common`.
 """

@@ -1,4 +1,4 @@
-"""Hooks into private parts of PyTorch: oneDNN's packed weights, fused lists, counters of changes.
+"""Uses of private parts of PyTorch: packed oneDNN weights, fused operations, and change counters.
 
 What is computed with these belongs to `engine.packed_linear` and `engine.cuda_graphs`.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @cache
 def has_packed_bfloat16() -> bool:
-    """Return whether this PyTorch and this CPU have oneDNN's layouts for bfloat16 weights.
+    """Return whether PyTorch and the CPU support oneDNN's packed layouts for bfloat16 weights.
 
     The operators are private: PyTorch's inductor uses them, and no public function lays a weight
     out once for many products.
@@ -43,7 +43,7 @@ def pack_weight(weight: "torch.Tensor", rows: int) -> "torch.Tensor":
 def multiply_packed(
     rows: "torch.Tensor", packed: "torch.Tensor", bias: "torch.Tensor | None"
 ) -> "torch.Tensor":
-    """Return the product of rows with a weight that `pack_weight` laid out, plus the bias.
+    """Return the product of rows and a weight from `pack_weight`, plus the bias.
 
     Args:
         rows: The rows, (n, in).
@@ -60,7 +60,7 @@ def multiply_packed(
 
 
 def change_count(tensor: "torch.Tensor") -> int:
-    """Return how often a tensor was changed in place, as autograd counts it.
+    """Return the number of in-place changes of a tensor, as autograd counts them.
 
     There is no public counter. A change through `tensor.data` is not counted.
     """
@@ -68,7 +68,7 @@ def change_count(tensor: "torch.Tensor") -> int:
 
 
 def multiply_all(tensors: "Sequence[torch.Tensor]", factor: float) -> "list[torch.Tensor]":
-    """Return all tensors times a factor, in few GPU kernels.
+    """Multiply all tensors by a factor in few GPU kernels, and return the products.
 
     PyTorch's optimizers use this private function; a public loop would start one kernel per tensor.
     """

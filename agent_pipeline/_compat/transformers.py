@@ -1,4 +1,4 @@
-"""Hooks into private parts of transformers: its attention functions, caches and samplers.
+"""Uses of private parts of transformers: attention functions, caches and samplers.
 
 What attends, caches or samples with these belongs to `engine` and `training.trainers`.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def attention_name(causal: "PreTrainedModel") -> str:
-    """Return the name of the attention that a model uses, such as `sdpa`.
+    """Return the name of the attention implementation that a model uses, such as `sdpa`.
 
     `config.attn_implementation` can be set, but only the private attribute tells what is in use.
     """
@@ -23,7 +23,7 @@ def attention_name(causal: "PreTrainedModel") -> str:
 
 
 def set_attention(causal: "PreTrainedModel", name: str, attention: "AttentionFunction") -> None:
-    """Make a loaded model use an attention function of our own.
+    """Make a loaded model use our own attention function.
 
     `set_attn_implementation` would look for a kernel of this name on the hub. The mask of the new
     attention is that of `sdpa`.
@@ -42,7 +42,7 @@ def set_attention(causal: "PreTrainedModel", name: str, attention: "AttentionFun
 
 
 def current_sdpa() -> "AttentionFunction":
-    """Return the function that models call for the attention `sdpa` now."""
+    """Return the function that models currently call for the attention `sdpa`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     function: AttentionFunction = ALL_ATTENTION_FUNCTIONS["sdpa"]
@@ -50,7 +50,7 @@ def current_sdpa() -> "AttentionFunction":
 
 
 def original_sdpa() -> "AttentionFunction":
-    """Return transformers' own function for the attention `sdpa`."""
+    """Return the original function of transformers for the attention `sdpa`."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     function: AttentionFunction = sdpa_attention_forward
@@ -59,7 +59,7 @@ def original_sdpa() -> "AttentionFunction":
 
 @contextmanager
 def replaced_sdpa(attention: "AttentionFunction") -> Iterator[None]:
-    """Replace the attention `sdpa` of all models for a while.
+    """Temporarily replace the attention function `sdpa` of all models.
 
     A registration under another name would need a change to the configuration of each model, and
     models that are loaded in between would miss the change.
@@ -75,7 +75,7 @@ def replaced_sdpa(attention: "AttentionFunction") -> Iterator[None]:
 
 
 def preallocated_cache(columns: int, more_columns: int) -> "Cache":
-    """Return a cache whose layers have room for `columns` tokens from the start.
+    """Return a cache whose layers have room for `columns` tokens from the beginning.
 
     Attention sees all columns, the unused ones included. A `DynamicCache` copies all keys and
     values with every token, which takes as long as their use. A `StaticCache` cannot be cropped,
@@ -89,7 +89,7 @@ def preallocated_cache(columns: int, more_columns: int) -> "Cache":
     from transformers.cache_utils import DynamicLayer
 
     class PreallocatedLayer(DynamicLayer):
-        """A layer's keys and values, of which the first `used` columns are in use."""
+        """The keys and values of a layer. Only the first `used` columns are in use."""
 
         used = 0
 
@@ -118,7 +118,7 @@ def preallocated_cache(columns: int, more_columns: int) -> "Cache":
             return self.used
 
         def crop(self, tokens_to_remove: int) -> None:
-            """Remove the last tokens; `tokens_to_remove` is negative, as in `DynamicLayer`."""
+            """Remove the last tokens. `tokens_to_remove` is negative, as in `DynamicLayer`."""
             self.used += tokens_to_remove
 
     return Cache(layer_class_to_replicate=PreallocatedLayer)
@@ -135,7 +135,7 @@ def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
 
 
 def set_sampler(trainer: "Trainer", sampler: object) -> None:
-    """Make a trainer read its training rows in the order of a sampler of our own.
+    """Make a trainer read its training rows in the order of our own sampler.
 
     transformers has no argument for a sampler: subclasses override `_get_train_sampler`. The
     trainer is TRL's, so an instance attribute is shorter than a subclass of each.
@@ -151,7 +151,7 @@ def render_jinja(
     add_generation_prompt: bool = False,
     special_tokens: "Mapping[str, str] | None" = None,
 ) -> str:
-    """Return a conversation as a chat template writes it.
+    """Return a conversation as text, rendered by a chat template.
 
     `apply_chat_template` cannot be used: it refuses an empty conversation, which is what comes
     before a greeting of the assistant, and it needs a tokenizer. It calls this function, which

@@ -1,4 +1,4 @@
-"""Hooks into private parts of TRL's trainers: token counters, prompts and generation.
+"""Uses of private parts of TRL's trainers: token counters, prompts, and generation.
 
 The trainers that use these belong to `training.trainers`. TRL is pinned to one minor version.
 """
@@ -13,12 +13,12 @@ TokenizePrompts = Callable[[Sequence[str]], list[list[int]]]
 
 
 def start_token_count(trainer: "Trainer") -> None:
-    """Give a trainer the counter of trained tokens that `SFTTrainer` has, at 0."""
+    """Give a trainer the counter of trained tokens that `SFTTrainer` has, starting at 0."""
     trainer._total_train_tokens = 0
 
 
 def add_trained_tokens(trainer: "Trainer", tokens: int) -> None:
-    """Add to the counter of trained tokens, and log it as `num_tokens`, as `SFTTrainer` does.
+    """Increase the counter of trained tokens, and log it as `num_tokens`, as `SFTTrainer` does.
 
     `SFTTrainer` counts in `compute_loss`, which our trainers do not call. TRL's on-policy trainers
     count what was generated, or nothing.
@@ -29,12 +29,12 @@ def add_trained_tokens(trainer: "Trainer", tokens: int) -> None:
 
 
 def count_trained_tokens(trainer: "Trainer") -> int:
-    """Return the counter of trained tokens."""
+    """Return the number of trained tokens so far."""
     return int(trainer._total_train_tokens)
 
 
 def sample_completions(trainer: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Return what the model of a `GRPOTrainer` writes after each prompt, in tokens.
+    """Let the model of a `GRPOTrainer` write a completion for each prompt, and return the tokens.
 
     Inside `rollout_func` there is no public way to sample from the current weights with the
     trainer's own temperature and stop tokens.
@@ -44,7 +44,7 @@ def sample_completions(trainer: Any, prompts: Sequence[list[int]]) -> list[list[
 
 
 def tokenize_self_distillation(trainer: Any, tokenize: TokenizePrompts) -> None:
-    """Make an `SDFTTrainer` use our tokenization of prompts, and our texts for the teacher.
+    """Make an `SDFTTrainer` use our tokenized prompts, and our texts for the teacher.
 
     TRL renders prompts by itself, and reads special tokens in the text of a message as special
     tokens. TRL also composes the teacher's prompt from the prompt and the demonstration; our data
@@ -53,7 +53,7 @@ def tokenize_self_distillation(trainer: Any, tokenize: TokenizePrompts) -> None:
     from trl.experimental.sdft.sdft_trainer import DemonstrationTeacherContextBuilder
 
     class FinishedTeacherPrompts(DemonstrationTeacherContextBuilder):
-        """A builder whose teacher prompts are the texts of the column `privileged_context`."""
+        """A builder that takes the teacher prompts from the column `privileged_context`."""
 
         def _compose_teacher_prompt(self, prompt: str, privileged_context: str) -> str:
             return privileged_context
@@ -63,7 +63,7 @@ def tokenize_self_distillation(trainer: Any, tokenize: TokenizePrompts) -> None:
 
 
 def tokenize_distillation(trainer: Any, tokenize: TokenizePrompts) -> None:
-    """Make a `DistillationTrainer` use our tokenization of prompts.
+    """Make a `DistillationTrainer` use our tokenized prompts.
 
     TRL reads special tokens in the text of a message as special tokens.
     """

@@ -1,1 +1,1 @@
-"""The command `agent-pipeline`: a thin layer over the rooms below."""
+"""The command `agent-pipeline`, a thin layer over the other packages."""

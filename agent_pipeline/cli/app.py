@@ -74,7 +74,7 @@ PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (running.serve, "serve daemon"),
     ],
 }
-"""The commands by their panel in the help, each with an example of its arguments."""
+"""Commands by the panel of the help in which they appear, each with example arguments."""
 
 for panel, commands in PANELS.items():
     for command, example in commands:
@@ -83,7 +83,10 @@ app.add_typer(governing.lineage, name="lineage", rich_help_panel="Audit")
 
 
 def main() -> None:
-    """Run the command; what the user can fix ends in one line on standard error and exit code 1."""
+    """Run the command.
+
+    An error that the user can fix ends in one line on standard error and exit code 1.
+    """
     try:
         app()
     except KeyboardInterrupt:
@@ -96,7 +99,7 @@ def main() -> None:
 
 
 def sentence_of(error: Exception) -> str | None:
-    """Return what to say of an error that a user can mend; None for any other error."""
+    """Return the sentence about an error that a user can fix, or None for any other error."""
     if isinstance(error, PipelineError):
         return str(error)
     if type(error).__module__.startswith(("sqlalchemy", "sqlite3", "psycopg2", "dagster_postgres")):

@@ -147,7 +147,7 @@ def champions(
 
 
 def _complete_moves(lake: Lake, keys: list[PartitionKey]) -> None:
-    """Note that a person has now seen the outcome of each rollback that was interrupted."""
+    """Note that a user has now seen the result of each rollback that was interrupted."""
     for key in keys:
         if champion_history.interrupted_rollback(
             lake, key
@@ -226,7 +226,7 @@ def _print_entry(number: int, when: str, what: str, why: str) -> None:
 
 
 def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
-    """Move the champion, and serve the new one at once.
+    """Move the champion, and start serving the new champion immediately.
 
     If this is killed, the same command completes it.
     """

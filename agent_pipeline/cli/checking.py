@@ -1,4 +1,4 @@
-"""Check the settings before a run needs them: check."""
+"""The command check, which checks the settings before a run needs them."""
 
 from typing import Annotated
 
@@ -76,7 +76,7 @@ def check(
 
 
 def _send_test(settings: Settings) -> list[str]:
-    """Send a test notification to each address, and return a sentence per failure."""
+    """Send a test notification to each address, and return one sentence per failure."""
     urls = settings.notify.urls
     if not urls:
         return ["--send-test needs an address: set notify.urls (docs/how-to/slack.md)."]

@@ -184,7 +184,7 @@ def _confirm(lake: Lake, ids: list[str], key: PartitionKey | None) -> None:
 
 
 def _refuse_beside_runs() -> None:
-    """Refuse to forget while a run has rows in memory, which it would write again."""
+    """Refuse to forget sessions while a run is active, which could write their rows again."""
     import dagster as dg
 
     from agent_pipeline.errors import DataError

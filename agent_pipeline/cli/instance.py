@@ -1,4 +1,4 @@
-"""Dagster's home: a folder of the project's by default, never a lost temporary one."""
+"""Dagster's home folder, which by default belongs to the project and is not temporary."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
 WORKSPACE = str(files("agent_pipeline").joinpath("workspace.yaml"))
-"""The file that tells Dagster's web server and daemon which code location to load."""
+"""The file that tells Dagster's web server and daemon which code location they load."""
 POSTGRES = "DAGSTER_POSTGRES_URL"
 _STORAGE = f"storage:\n  postgres:\n    postgres_url:\n      env: {POSTGRES}\n"
 
@@ -79,7 +79,7 @@ def dagster_home() -> Path:
 
 
 def name_postgres_driver() -> None:
-    """Add the driver that dagster-postgres brings to an address in `DAGSTER_POSTGRES_URL`.
+    """Add the database driver of dagster-postgres to an address in `DAGSTER_POSTGRES_URL`.
 
     For an address without a driver, SQLAlchemy 2.1 would use another driver.
     """
@@ -88,7 +88,7 @@ def name_postgres_driver() -> None:
 
 
 def open_instance() -> "dg.DagsterInstance":
-    """Open the instance that the UI uses too, with the limits of its pools set.
+    """Open the Dagster instance that the UI also uses, with the limits of its pools.
 
     Dagster's queue ignores a pool's default limit the first time that it meets the pool.
 
@@ -144,7 +144,7 @@ def _quiet_retries() -> Iterator[None]:
 
 
 def _opening_failure(home: Path, error: Exception) -> str | None:
-    """Return a sentence for an error of Dagster's instance that a user can fix.
+    """Return a sentence for an error of Dagster's instance that the user can fix.
 
     Return None for any other error.
     """
@@ -169,7 +169,7 @@ def _opening_failure(home: Path, error: Exception) -> str | None:
 
 
 def database_sentence(home: Path, error: Exception) -> str:
-    """Return a sentence for a failure of the database that holds Dagster's runs."""
+    """Return a sentence for a failure of the database that stores Dagster's runs."""
     reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
     if os.environ.get(POSTGRES):
         return (
@@ -210,7 +210,7 @@ def _is_sound(file: Path) -> bool:
 
 
 def make_known(keys: Iterable[PartitionKey]) -> None:
-    """Add agents to the partitions that Dagster knows."""
+    """Add agents as partitions in Dagster."""
     from agent_pipeline.defs.partitions import AGENTS
 
     with open_instance() as instance:

@@ -1,4 +1,4 @@
-"""The command play: a model does an agent's tasks, and its sessions become a store."""
+"""The command play: a model does an agent's tasks, and the sessions are written as a store."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def play(
 
 
 def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
-    """Write each session as a file that the Hub's trace viewer shows."""
+    """Write each session as a file that the Hugging Face Hub's trace viewer shows."""
     from agent_pipeline.sessions.session_trace import format_session_trace
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def _session_ids(
 
 
 def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode") -> dict[str, Any]:
-    """Return an episode as the reader openai_chat reads a session.
+    """Return an episode in the session format of the reader `openai_chat`.
 
     The world gave the verdict, if the model's last message is complete.
     """
@@ -230,7 +230,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
 def _player(
     model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]
 ) -> "OpenedPlayer":
-    """Return the model to play.
+    """Return the player for the model that the options name.
 
     Args:
         model: The model's name, file or address.

@@ -1,4 +1,4 @@
-"""What the lake holds of a partition, in a few lines for a terminal."""
+"""Short reports for a terminal on the data that the lake holds for a partition."""
 
 from collections import Counter
 from itertools import groupby
@@ -39,7 +39,9 @@ MODEL_ASSETS = (*map(name_adapter_asset, STEPS), "evaluation", "gguf_export", "s
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
-    """Return how often each value of a table's column occurs; empty if there is no table.
+    """Count how often each value of a table's column occurs.
+
+    Return an empty result without a table.
 
     A null drop reason counts as `kept`.
     """
@@ -52,7 +54,7 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
 
 
 def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:
-    """Count the SFT rows of a partition by their splits; nothing if there is no table."""
+    """Count the SFT rows of a partition by split. Return an empty result without a table."""
     if not lake.has(SFT_TABLE, key):
         return Counter()
     return Counter(read_sft_columns(lake, key, ["split"])["split"].to_pylist())
@@ -158,13 +160,13 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
 
 
 def _from_here(path: Path) -> Path:
-    """Return a path relative to the working directory, if it lies in it."""
+    """Return a path relative to the working directory if the path is inside this directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _episodes(report: EpisodeReport) -> list[str]:
-    """Return tasks done and harm of the model, compared with the other players.
+    """Return the model's figures on tasks done and harm, compared with the other players.
 
     The lines are red if the model is not fit to act.
     """
@@ -234,7 +236,7 @@ def _comparison(report: EvaluationReport) -> list[str]:
 
 
 def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
-    """Where a session is, a line for each row that names it, and the models that it reached."""
+    """Print where a session is (one line per row that names it), and the affected models."""
     if lineage.forgotten_in:
         where = (
             "all partitions" if lineage.forgotten_in == ["*"] else ", ".join(lineage.forgotten_in)
@@ -269,7 +271,7 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
 
 
 def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str = "") -> None:
-    """Print what a model was made of, and below it what its parents were made of."""
+    """Print what a model was made from, followed by what its parent artifacts were made from."""
     is_latest = " (latest)" if lineage.latest else ""
     _print(
         console,
@@ -328,7 +330,7 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
 
 
 def print_forgotten(console: Console, report: "Forgotten") -> None:
-    """Print what was removed from which file, and which models to train again."""
+    """Print what was removed from which file, and which models must be trained again."""
     for change in report.changes:
         counts = [
             f"{count} {what}"
@@ -399,7 +401,7 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
 
 
 def print_pruned(console: Console, report: "Pruned") -> None:
-    """Print what nothing refers to, one line per partition and asset, and what to do."""
+    """Print the unused artifacts, one line per partition and asset, and how to delete them."""
     for (partition, asset), group in groupby(
         report.unnamed, key=lambda model: (model.partition, model.asset)
     ):
@@ -431,7 +433,7 @@ def _print_uses(console: Console, models: "list[ModelUse]") -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal, with escaped control characters."""
+    """Return a text with escaped control characters, so that a terminal can show it safely."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

@@ -1,4 +1,4 @@
-"""Run the graph: materialize, demo, dev."""
+"""The commands that run the graph: materialize, demo, dev."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 console = Console()
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended, as shells have it."""
+"""Exit code of a command that was ended by Ctrl-C, as shells define it."""
 
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"
 DEMO_AGENT = PartitionKey("shop", "support")
@@ -216,7 +216,7 @@ def serve(
 
 
 def check_port(host: str, port: int) -> None:
-    """Check that the web server can listen, before anything is started that would go on without it.
+    """Check that the web server can listen on its port before other processes are started.
 
     Raises:
         SettingsError: another program listens there, or the address is not one of this machine.
@@ -233,7 +233,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def print_outcome(key: PartitionKey) -> None:
-    """Print what was decided on an agent's latest export, what is served, and what to do next."""
+    """Print the decision on an agent's latest export, the served model, and the next step."""
     from agent_pipeline.config.assets import ChampionConfig
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.promotion.next_steps import outcome_lines
@@ -245,14 +245,17 @@ def print_outcome(key: PartitionKey) -> None:
 
 
 class Ran(NamedTuple):
-    """The outcome of a run: its own settings by asset, and the assets that it materialized."""
+    """The outcome of a run: the settings that it set, by asset, and the materialized assets."""
 
     values: "RunValues"
     made: set[str]
 
 
 def run(key: PartitionKey | None, select: str, settings: list[str], **options: Any) -> Ran:
-    """Run (`options` as of `runs.materialize`), or exit with a sentence if the run fails."""
+    """Run assets with the `options` of `runs.materialize`.
+
+    If the run fails, exit with one sentence.
+    """
     from agent_pipeline.cli.runs import materialize
     from agent_pipeline.definitions import defs
     from agent_pipeline.defs.console import is_interruption
@@ -282,7 +285,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
 
 
 def _sample_store() -> Path:
-    """Return the sample in the repository, or a copy that is made in the cache."""
+    """Return the sample in the repository, or a copy of the sample in the cache."""
     from agent_pipeline.sample import write_sample
 
     committed = Path(str(files("agent_pipeline"))).parent / "data" / "sample"

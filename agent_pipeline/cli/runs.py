@@ -23,7 +23,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import did_you_mean
 
 OPERATORS = ("and", "or", "not")
-"""The words of Dagster's selection syntax that are not the name of an asset."""
+"""Words in Dagster's selection syntax that are not asset names."""
 
 
 def materialize(

@@ -1,4 +1,4 @@
-"""What the store and the lake hold: discover, review, explain, status."""
+"""The commands about the contents of the store and the lake: discover, review, explain, status."""
 
 from collections.abc import Iterator
 from pathlib import Path

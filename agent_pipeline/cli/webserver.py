@@ -21,11 +21,11 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 
 READING = ("GET", "HEAD", "OPTIONS")
-"""The HTTP methods that carry no body."""
+"""HTTP methods of requests that do not have a body."""
 
 
 class OwnPagesOnly:
-    """A middleware that refuses requests of pages other than the UI's own.
+    """A middleware that refuses requests that do not come from the UI's own pages.
 
     Attributes:
         hosts: Names of the UI, in addition to those of this machine.
@@ -54,7 +54,7 @@ class OwnPagesOnly:
         await self._app(scope, receive, send_unframed)
 
     def _refusal(self, scope: Scope) -> str:
-        """Return why a request is refused; an empty text if it is not."""
+        """Return the reason for refusing a request, or an empty text if it is allowed."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         name = _host_name(host)
@@ -87,7 +87,7 @@ class OwnPagesOnly:
 
 
 def _host_name(address: str) -> str:
-    """Return the host of an address, of `host:port` or of a name, in lower case.
+    """Return the host name in lower case, from a URL, from `host:port`, or from a bare name.
 
     The text is empty if there is no host.
     """

@@ -1,4 +1,4 @@
-"""Words that several commands print. A whole report belongs to `report`."""
+"""Texts that several commands print. Complete reports belong to `report`."""
 
 
 def with_noun(number: int, noun: str) -> str:

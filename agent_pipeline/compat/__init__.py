@@ -1,4 +1,4 @@
-"""The Python names of omniagents, SAGE and swink-agent-eval, as thin adapters over the rooms below.
+"""Python names of omniagents, SAGE and swink-agent-eval, as thin adapters over this package.
 
 - `omniagents` reads the sessions of a store, and trains all weights of a model.
 - `sage` trains and evaluates an agent's model, and collects runs of an agent.

@@ -1,4 +1,4 @@
-"""Conversations that do not come from the lake, repaired and redacted like those of the lake.
+"""Conversations from outside the lake, repaired and redacted like the sessions of the lake.
 
 The functions that all names of `compat` share are here too: filters, measures, and counts in error
 messages. Files of training data belong to `samples`.
@@ -22,12 +22,14 @@ from agent_pipeline.sessions.session import Message, Session, drop_error_marks
 from agent_pipeline.sources.formats.fields import function_tools
 
 LONGEST_REASON = 200
-"""Characters of an exception that are kept as the reason why a value was left out."""
+"""Maximum length, in characters, of an exception that is kept as the reason for leaving out a
+value.
+"""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A session to learn from.
+    """A session that can be used as a training example.
 
     Attributes:
         session: The session, repaired and redacted.
@@ -39,7 +41,7 @@ class Example:
 
     @property
     def lineage(self) -> dict[str, str]:
-        """The columns that lead back to the session."""
+        """The columns that identify the session from which a row was made."""
         return {
             "session_id": self.session.session_id,
             "content_sha256": self.session.hash_content(),
@@ -48,7 +50,7 @@ class Example:
 
 
 class ExampleMaker:
-    """Makes examples of sessions, by the defaults of the lake.
+    """A maker of examples from sessions, with the same defaults as the lake.
 
     Raises:
         SettingsError: An option of the redaction has a value that is not allowed.
@@ -113,7 +115,7 @@ def _make_example(session: Session) -> Example | str:
 
 
 def make_session(chat: Chat, tools: object, source: str, **fields: Any) -> Session:
-    """Return a chat as a session that is not repaired yet.
+    """Convert a chat into a session that is not repaired yet.
 
     Args:
         chat: The chat.
@@ -135,7 +137,7 @@ def make_session(chat: Chat, tools: object, source: str, **fields: Any) -> Sessi
 
 
 def keep_texts(messages: list[Message]) -> list[Message]:
-    """Return the texts of a chat, without its calls, its results and its empty messages."""
+    """Return the text messages of a chat, without calls, tool results and empty messages."""
     return [
         Message(role=message["role"], content=message["content"])
         for message in messages
@@ -149,7 +151,7 @@ def drop_system_messages(messages: list[Message]) -> list[Message]:
 
 
 def find_filter_reason(value: object, predicate: Callable[[Any], bool] | None) -> str | None:
-    """Return why a user's predicate leaves a value out, or None if it does not.
+    """Return the reason why a user's predicate leaves out a value, or None if it does not.
 
     If the predicate raises an exception, the value is left out.
     """
@@ -161,7 +163,7 @@ def find_filter_reason(value: object, predicate: Callable[[Any], bool] | None) -
 
 
 def resolve_measure(measure: object) -> ConfiguredMeasure:
-    """Return the measure of a name, as in a configuration, or of a function of a context.
+    """Return a measure, given by a name as in a configuration or by a function of a context.
 
     Raises:
         SettingsError: No measure has this name.
@@ -178,7 +180,7 @@ def resolve_measure(measure: object) -> ConfiguredMeasure:
 
 
 def get_value(record: object, *names: str) -> object:
-    """Return the first value of a record under one of the names, or None.
+    """Return the first value that a record has under one of the given names, or None.
 
     The names are keys of a mapping or attributes of an object. Methods and empty texts are skipped.
     """
@@ -190,12 +192,12 @@ def get_value(record: object, *names: str) -> object:
 
 
 def get_text(record: object, *names: str) -> str | None:
-    """Return the first value of a record under one of the names as text, or None."""
+    """Return the first value that a record has under one of the given names as text, or None."""
     value = get_value(record, *names)
     return None if value is None else str(value)
 
 
 def format_counts(counts: Mapping[str, int], *without: str) -> str:
-    """Return counts as text for an error message, the largest first: `unjudged 3, filtered 1`."""
+    """Return counts as text for an error, the largest count first: `unjudged 3, filtered 1`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered if count and name not in without)

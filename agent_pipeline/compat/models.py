@@ -1,4 +1,4 @@
-"""Models in the forms that users have: a name, a directory, a model in memory, a trainer."""
+"""Models in the forms that users can pass: a name, a directory, a model in memory, or a trainer."""
 
 import shutil
 from pathlib import Path
@@ -12,11 +12,11 @@ from agent_pipeline.models.device import probe_device
 from agent_pipeline.progress import Progress, silent
 
 MAX_LENGTH = 2048
-"""Tokens of a row or a prompt."""
+"""Default maximum number of tokens in a row or a prompt."""
 
 
 def find_base_model(name: str | Path) -> BaseModel:
-    """Return the base model with a name or in a directory, according to the settings.
+    """Return the base model with a given name or in a given directory, according to the settings.
 
     Raises:
         ModelError: The model is not available.

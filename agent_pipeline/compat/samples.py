@@ -1,4 +1,4 @@
-"""Training data in the forms that users have, as SFT rows.
+"""Training data in the forms that users can pass, converted into SFT rows.
 
 The keys of a record show its form:
 
@@ -46,7 +46,7 @@ KEYS = "messages, conversations, prompt and completion, or instruction and outpu
 
 @dataclass
 class Samples:
-    """Training data.
+    """Training data that was read from a user's records.
 
     Attributes:
         rows: SFT rows: `row_id`, `session_id`, `content_sha256`, `task_key`, `split`, `messages`
@@ -62,14 +62,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class _WeightedChat:
-    """A chat, and the weight of each message of the assistant: 1 if it is trained on, else 0."""
+    """A chat, and a weight for each assistant message: 1 if the message is trained, otherwise 0."""
 
     chat: Chat
     weights: list[int]
 
 
 def read_samples(data: object, split: str = "train") -> Samples:
-    """Return the data of one split, in its order.
+    """Return the training data of one split, in order.
 
     A record without a split belongs to every split. If records have a split, `train` gets the
     records of this split, and any other split gets the records that are not in `train`. Damaged
@@ -108,7 +108,7 @@ def read_samples(data: object, split: str = "train") -> Samples:
 
 
 def read_conversations(data: object, split: str = "train") -> Samples:
-    """Return data that must consist of conversations.
+    """Return training data that consists only of conversations.
 
     Raises:
         DataError: A record is a pair of texts, or what `read_samples` raises.
@@ -158,7 +158,7 @@ def _is_of_another_split(record: object, split: str) -> bool:
 
 
 def _read_texts(record: object) -> tuple[str, str] | None:
-    """Return the prompt and the completion of a record of texts, or None."""
+    """Return the prompt and the completion of a record that contains texts, or None."""
     if not isinstance(record, Mapping) or record.get("messages") is not None:
         return None
     prompt, completion = record.get("prompt"), record.get("completion")
@@ -168,7 +168,7 @@ def _read_texts(record: object) -> tuple[str, str] | None:
 
 
 def _make_row(record: object, fallback_id: str, split: str) -> Row | str:
-    """Return a record as a row, or the reason why it cannot be a row."""
+    """Convert a record into a row, or return the reason why this is not possible."""
     if isinstance(record, AgentTrajectory):
         session, weights = make_run_session(record), [1]
     elif not isinstance(record, Mapping):
@@ -229,7 +229,7 @@ def _get_text(record: object, name: str) -> str:
 
 
 def _read_chat(record: Record) -> _WeightedChat | None:
-    """Return the conversation of a record, or None if no key shows its form."""
+    """Return the conversation in a record, or None if none of its keys contains a conversation."""
     if record.get("messages") is not None:
         return _read_messages(record["messages"])
     if record.get("conversations") is not None:
@@ -254,7 +254,7 @@ def _read_chat(record: Record) -> _WeightedChat | None:
 
 
 def _read_turns(record: Record) -> _WeightedChat:
-    """Return a ShareGPT conversation.
+    """Return the conversation in the turns of a ShareGPT record.
 
     Turns of `sharegpt_dataset` have the ids of their calls, so they are read without a loss. Other
     turns are read as the source `sharegpt` reads them.
@@ -272,7 +272,7 @@ def _read_turns(record: Record) -> _WeightedChat:
 
 
 def _read_messages(messages: object) -> _WeightedChat:
-    """Return messages in the notation of any SDK as a chat."""
+    """Convert messages in the format of any supported SDK into a chat."""
     if not isinstance(messages, list):
         return _WeightedChat(read_chat(messages), [1])
     weights = [
@@ -288,7 +288,7 @@ def _read_messages(messages: object) -> _WeightedChat:
 
 
 def _drop_nulls(value: object) -> object:
-    """Return a value without the keys that `datasets` filled with null."""
+    """Return a value without the null keys that the library `datasets` added."""
     if isinstance(value, dict):
         return {name: _drop_nulls(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list):

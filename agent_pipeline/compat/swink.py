@@ -1,4 +1,4 @@
-"""Scored runs of an evaluation as training files, with the names of swink-agent-eval.
+"""Export of scored evaluation runs as training files, with the names of swink-agent-eval.
 
 The formats are ChatML, preference pairs (DPO) and ShareGPT, with one JSON object per line. The runs
 are repaired and redacted like the sessions of the lake. The order of the runs does not change the
@@ -32,11 +32,11 @@ from agent_pipeline.storage.filesystem import write_atomically
 Format = Literal["chatml", "dpo", "sharegpt"]
 Record = dict[str, object]
 TOLERANCE = 1e-9
-"""Scores are means of decimals: 0.6 may be 0.6000000000000001."""
+"""Tolerance for comparing scores. A mean of decimals may be 0.6000000000000001 instead of 0.6."""
 
 
 class NothingToExport(DataError):
-    """No run passes. No file is written."""
+    """Raised if no run passes the export's conditions. In this case, no file is written."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class _Run:
-    """A scored run that can be an example."""
+    """A scored evaluation run that can become a training example."""
 
     example: Example
     trace: ScoredTrace
@@ -115,7 +115,7 @@ class Exporter:
         options: ExportOptions,
         counts: Counter[str] | None = None,
     ) -> list[Record]:
-        """Return the records, sorted by case and session.
+        """Return the records to export, sorted by case and session.
 
         Args:
             traces: The runs.
@@ -147,7 +147,10 @@ class Exporter:
         options: ExportOptions,
         counts: Counter[str] | None = None,
     ) -> bytes:
-        """Return the records as JSON Lines. The arguments and errors are those of `records`."""
+        """Return the records as JSON Lines text.
+
+        The arguments and errors are those of `records`.
+        """
         return "".join(map(dump_json_line, self.records(traces, options, counts))).encode("utf-8")
 
     def _make_records(
@@ -275,7 +278,7 @@ class DpoExporter(Exporter):
 
 
 def _rename_session(run: _Run, index: int) -> Session:
-    """Return the session of a run as a trial of its case, with the index of the run as its id.
+    """Return a run's session as a trial of its case. The session id is the index of the run.
 
     Pairs belong to a case, whatever the task of the session is. The sessions of two agents may have
     the same id.
@@ -323,7 +326,7 @@ class TrainingReporter:
         results: EvalSetResult | Mapping[str, object] | Iterable[Mapping[str, object]],
         eval_set: Mapping[str, object] | None = None,
     ) -> Path:
-        """Write the training file of one run of a set, or of several runs.
+        """Write the training file for one run of an evaluation set, or for several runs.
 
         Args:
             results: The runs. Pairs need several runs.
@@ -349,7 +352,7 @@ class TrainingReporter:
 def _make_runs(
     traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]
 ) -> Iterator[_Run]:
-    """Yield the runs that can be examples. The runs of a case are redacted together."""
+    """Yield the runs that can become examples. All runs of a case are redacted together."""
     example_maker = ExampleMaker(options.redaction)
     cases: dict[str, list[tuple[Session, ScoredTrace]]] = defaultdict(list)
     for trace in traces:
@@ -376,7 +379,7 @@ def _make_runs(
 
 
 def _identify(session: Session) -> tuple[str, ...]:
-    """Return what tells two sessions apart. The sessions of two agents may have the same id."""
+    """Return a value that identifies a session, because two agents can have the same session id."""
     return session.session_id, session.project, session.agent, session.hash_content()
 
 

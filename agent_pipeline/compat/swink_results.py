@@ -1,4 +1,4 @@
-"""The results of an evaluation, as swink-agent-eval writes them.
+"""The results of an evaluation in the format of swink-agent-eval.
 
 How they are exported belongs to `swink`.
 """
@@ -22,7 +22,7 @@ PROMPT_KEYS = ("system_prompt", "user_messages")
 
 
 class EvalSetResult(TypedDict, total=False):
-    """One run of an evaluation set, as swink-agent-eval writes it."""
+    """The results of one run of an evaluation set, in the format of swink-agent-eval."""
 
     eval_set_id: str
     case_results: list[dict[str, Any]]
@@ -31,7 +31,7 @@ class EvalSetResult(TypedDict, total=False):
 
 
 class ScoredTrace(msgspec.Struct):
-    """One run of a case with its score.
+    """One run of an evaluation case, with its score.
 
     Attributes:
         invocation: The run, as swink-agent-eval writes it, or a `Session`.
@@ -52,7 +52,7 @@ def list_scored_traces(
     eval_set: Mapping[str, object] | None = None,
     counts: Counter[str] | None = None,
 ) -> list[ScoredTrace]:
-    """Return the cases of a run of a set, each with the mean of its metrics.
+    """Return the cases in the results of one run, each with the mean of its metrics.
 
     Args:
         result: The run.
@@ -92,7 +92,7 @@ def list_scored_traces(
 
 
 def read_session(record: dict[str, object]) -> Session:
-    """Return a case's run as the source `swink_eval` reads it."""
+    """Convert a case's run into a session as the reader `swink_eval` does."""
     record = {"timestamp": hash_json(record["invocation"])[:16], **record}
     source = SwinkSource(Path("results"))
     session_id = f"{record.get('case_id')}:{record['timestamp']}"

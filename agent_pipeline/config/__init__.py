@@ -1,1 +1,1 @@
-"""Settings: `pipeline.toml` and the environment as one typed tree."""
+"""Settings: `pipeline.toml` and the environment variables as one typed tree."""

@@ -1,4 +1,4 @@
-"""The options of every asset: what run config and `pipeline.toml` may set.
+"""The options of every asset, which a run config and `pipeline.toml` can set.
 
 `ASSETS` is the only list of them. Options that one room uses stand in that room, and the options of
 the whole pipeline in `config.settings`.
@@ -535,15 +535,15 @@ ASSETS: dict[str, type[Options]] = {
     "episodes": EpisodesConfig,
     "method_comparison": ComparisonConfig,
 }
-"""The options of every asset that has any, and of every step of the asset `adapter`."""
+"""Options classes of all assets that have options, and of the steps of the asset `adapter`."""
 
 ADAPTER = "adapter"
 STEP_GROUPS = tuple(map(name_adapter_asset, STEPS))
-"""The groups of options of the steps that the asset `adapter` runs, in their order."""
+"""Option groups of the steps that the asset `adapter` runs, in the order of the steps."""
 
 
 def owning_asset(group: str) -> str:
-    """Return the asset that has a group of options.
+    """Return the asset to which a group of options belongs.
 
     It is `adapter` for a training step, and otherwise the group's own name.
     """

@@ -1,4 +1,4 @@
-"""Checks of the settings before any run.
+"""Checks of the settings that run before any asset is built.
 
 They find values that only a room can judge, files that are missing, and agents that no store has.
 Checks of single values stand next to the setting.
@@ -114,7 +114,7 @@ def _teacher(settings: Settings, key: PartitionKey | None) -> None:
 
 
 def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
-    """All that a chain trains on has the recorded thoughts, or nothing of it."""
+    """Check that all training data of a chain has the recorded thoughts, or none of it does."""
     chain, trained = (
         settings.chain(key) if key else settings.train,
         resolve(settings, SftConfig, key).options.reasoning,
@@ -136,7 +136,7 @@ def _places(settings: Settings, key: PartitionKey | None) -> None:
 
 
 def check_place(settings: Settings, place: Place) -> None:
-    """Whether tasks can run in a place; raises SettingsError."""
+    """Check that tasks can run in a place. Raises SettingsError."""
     if place == "local":
         return
     if any(find_spec(package) is None for package in PACKAGES.get(place, ())):
@@ -172,16 +172,14 @@ def check_place(settings: Settings, place: Place) -> None:
 
 
 _SECRET = re.compile("secret|token|password|account_key|connection_string")
-"""Names of lake_options that s3fs, gcsfs and adlfs take for secrets."""
+"""Names of `lake_options` that s3fs, gcsfs and adlfs treat as secrets."""
 
 PACKAGES = {"ray": ("dagster_ray", "ray"), "kubernetes": ("dagster_k8s",)}
-"""What starting a worker in a place needs beyond the package itself, by the extra of the same
-name.
-"""
+"""Packages that are needed to start a worker in a place, by the extra that installs them."""
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:
-    """Return one sentence per agent that has settings and is in no store."""
+    """Return one sentence per agent that has settings but is not in any store."""
     known = [str(key) for key in partitions]
     return [
         f'[agents."{name}"] names an agent that is in no store{did_you_mean(name, known)}'
@@ -203,4 +201,4 @@ CHECKS: dict[type[Options], Callable[[Any], object]] = {
     CoresetConfig: lambda config: check_embeddings(config.embeddings),
     GgufConfig: lambda config: check_outtypes(config.outtypes),
 }
-"""What the room of an asset says about its settings, beyond types and bounds."""
+"""Checks of an asset's settings beyond types and bounds, defined next to the asset's code."""

@@ -1,4 +1,4 @@
-"""Settings for the place where heavy tasks run: this machine, Ray, Kubernetes or Slurm."""
+"""Settings for the place where heavy tasks run: this machine, Ray, Kubernetes, or Slurm."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from agent_pipeline.training.chain import STEPS, name_adapter_asset
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 
 STEP_NAMES = tuple(map(name_adapter_asset, STEPS))
-"""The steps of the asset `adapter`. Each may have a place of its own."""
+"""Names of the steps of the asset `adapter`. Each step can have its own place."""
 
 HEAVY = (
     "sft_coreset",
@@ -24,12 +24,12 @@ HEAVY = (
     "champion",
     "method_comparison",
 )
-"""The assets that run tasks in the worker process, and the steps of `adapter`."""
+"""Names of the assets that run tasks in the worker process, and of the steps of `adapter`."""
 ALL = "*"
 
 
 def _table(value: Any) -> Any:
-    """Return the setting as a table.
+    """Return the setting `compute` as a table.
 
     One place stands for all assets, and a variable may hold the table as JSON.
     """
@@ -47,8 +47,8 @@ def _of_heavy(places: dict[str, Place]) -> dict[str, Place]:
 
 
 Compute = Annotated[dict[str, Place], NoDecode, BeforeValidator(_table), AfterValidator(_of_heavy)]
-"""The place of each asset's tasks, `*` being every asset that is not named; one place is written as
-a text.
+"""The place of each asset's tasks. `*` means all assets that are not named. A single place for all
+tasks may be written as a text.
 """
 
 

@@ -1,4 +1,4 @@
-"""Settings of methods to compare: a method is a name and the settings in which it differs."""
+"""Settings of methods to compare. A method is a name and the settings that distinguish it."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ AssetValues = dict[str, dict[str, Any]]
 Chain = Annotated[list[Step], AfterValidator(check_chain)]
 
 TRAINING = ("sft_coreset", *map(name_adapter_asset, STEPS))
-"""The assets whose settings make a method."""
+"""The assets whose settings define a method."""
 ALL_ROWS = 10**9
 QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
 
@@ -50,7 +50,7 @@ class MethodSettings(Section):
 def _method(
     name: str, description: str, strategy: str = "", mix: bool = False, **adapter: object
 ) -> MethodSettings:
-    """Return a method that trains on all rows, or on a coreset if it names a strategy.
+    """Return a method that trains on all rows, or on a coreset if a strategy is given.
 
     Features that the method does not name are switched off.
     """
@@ -88,4 +88,6 @@ METHODS = {
         "LoRA+", "A higher learning rate for matrix B (Hayou et al. 2024).", use_lora_plus=True
     ),
 }
-"""By id. In the graph, E trains what A trains: an agent's curated sessions are its trajectories."""
+"""Methods by id. In the graph, method E trains on the same data as A, because an agent's curated
+sessions are its trajectories.
+"""

@@ -1,4 +1,4 @@
-"""Settings of one run as a person writes them in a shell.
+"""Settings for one run that a user types in a shell.
 
 They are written `asset.setting=value`, or `setting=value` for every selected asset that has the
 setting.
@@ -13,7 +13,7 @@ from agent_pipeline.options import did_you_mean
 
 
 def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the validated values by group of options and setting.
+    """Return the validated values by option group and setting.
 
     Example:
         >>> overrides(["sft_adapter.lora_r=8"], {"adapter"})

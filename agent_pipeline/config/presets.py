@@ -1,4 +1,4 @@
-"""Named groups of asset settings, below everything that the user sets: `preset = "smoke"`.
+"""Presets: named groups of asset settings, which the user's own settings override.
 
 `cpu` is empty: the defaults are chosen for a small model on a few CPU cores.
 """
@@ -49,6 +49,6 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "episodes": {"max_length": 8192},
     },
 }
-"""By preset and asset: `smoke` shows in few steps that everything runs, `gpu` is for models of
-billions of weights and long sessions.
+"""Settings of each preset by asset. `smoke` shows in few steps that everything runs, and `gpu` is
+for models with billions of weights and long sessions.
 """

@@ -1,4 +1,4 @@
-"""The page `docs/reference/settings.md`: `python -m agent_pipeline.config.reference`.
+"""Generation of the page `docs/reference/settings.md`: `python -m agent_pipeline.config.reference`.
 
 The text of the page is written by hand. Every table between two markers is made from the settings.
 An option that several assets have is listed once.
@@ -26,13 +26,13 @@ _END = "<!-- end of {name} -->"
 
 _LONGEST_DEFAULT = 60
 _SHOWN_PRESETS = [name for name, assets in PRESETS.items() if assets]
-"""The presets that change a default. The preset `cpu` is the defaults."""
+"""Presets that change at least one default. The preset `cpu` consists of the defaults."""
 
 _DATASETS = [name for name, options in ASSETS.items() if issubclass(options, FileOptions)]
 
 
 def update_page(page: str) -> str:
-    """Return the page with the tables of the current settings."""
+    """Return the page with newly generated tables of the current settings."""
     for name, text in make_parts().items():
         begin, end = _BEGIN.format(name=name), _END.format(name=name)
         before, _, rest = page.partition(begin)
@@ -42,7 +42,7 @@ def update_page(page: str) -> str:
 
 
 def make_parts() -> dict[str, str]:
-    """Return the generated parts of the page, by the name in their markers."""
+    """Return the generated parts of the page, by the name in the part's markers."""
     single_assets = [name for name in ASSETS if name not in (*STEP_GROUPS, *_DATASETS)]
     return {
         "general settings": _make_settings_table(),
@@ -58,7 +58,7 @@ def make_parts() -> dict[str, str]:
 
 
 def _make_settings_table() -> str:
-    """Return the table of the settings that are neither tables nor settings of assets."""
+    """Return the table of settings that are neither tables nor settings of assets."""
     rows = []
     for name, field in Settings.model_fields.items():
         if not _find_section(field) and name not in ("agents", "methods"):
@@ -110,7 +110,7 @@ def _describe_group(names: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _name_owners(owners: Sequence[str], names: Sequence[str], kind: str) -> str:
-    """Return the heading of a table of options that several assets have."""
+    """Return the heading for a table of options that several assets share."""
     if len(owners) == len(names):
         return f"Options of every {kind}"
     if list(owners) == list(names[1:]):
@@ -120,14 +120,14 @@ def _name_owners(owners: Sequence[str], names: Sequence[str], kind: str) -> str:
 
 
 def _describe_asset(name: str) -> Iterator[str]:
-    """Yield the heading, the meaning and the table of an asset's options."""
+    """Yield the heading, the description and the table of an asset's options."""
     yield f"### {name}"
     yield _first_line(ASSETS[name])
     yield _make_options_table((name,), list(ASSETS[name].model_fields))
 
 
 def _make_options_table(owners: Sequence[str], options: Sequence[str]) -> str:
-    """Return a table of options, with a column for each preset that changes one of them."""
+    """Return a table of options, with a column for each preset that changes an option."""
     presets = [
         preset
         for preset in _SHOWN_PRESETS
@@ -150,7 +150,10 @@ def _make_options_table(owners: Sequence[str], options: Sequence[str]) -> str:
 
 
 def _merge(values: Mapping[str, str]) -> str:
-    """Return one text for the values of several assets. A value that they share is named once."""
+    """Return one text for the values of several assets.
+
+    A value that all assets share is stated once.
+    """
     owners_by_value: dict[str, list[str]] = defaultdict(list)
     for owner, value in values.items():
         owners_by_value[value].append(owner.removesuffix("_adapter"))
@@ -162,7 +165,7 @@ def _merge(values: Mapping[str, str]) -> str:
 
 
 def _make_rates_table() -> str:
-    """Return the table of defaults that follow from the size of the base model."""
+    """Return the table of defaults that depend on the size of the base model."""
     rows = [
         (rates.size, *map(_show_rate, (rates.sft, rates.further, rates.grpo)))
         for rates in list_size_rates()
@@ -172,7 +175,7 @@ def _make_rates_table() -> str:
 
 
 def _make_names_table() -> str:
-    """Return the names that an option had earlier, and its names in other systems."""
+    """Return the table of the earlier names of options, and of their names in other systems."""
     rows = {
         (f"`{name}`", f"`{option}`", meaning)
         for options in ASSETS.values()
@@ -190,7 +193,7 @@ def _get_field(owner: str, option: str) -> FieldInfo:
 
 
 def _find_section(field: FieldInfo) -> type[Section] | None:
-    """Return the table of the settings file that a setting is, or None."""
+    """Return the settings-file table that a setting represents, or None."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
@@ -200,7 +203,10 @@ def _first_line(options: type[Options]) -> str:
 
 
 def _show_default(name: str, field: FieldInfo) -> str:
-    """Return the default of a setting as code. Empty and very long defaults are named."""
+    """Return the default of a setting as code.
+
+    Empty and very long defaults are described in words.
+    """
     if name == "store":
         return "store of omniagents"
     value = field.get_default(call_default_factory=True)
@@ -213,7 +219,7 @@ def _show_default(name: str, field: FieldInfo) -> str:
 
 
 def _show(value: Any) -> str:
-    """Return a value as TOML writes it, without the quotes of a text."""
+    """Return a value as TOML writes it, but a text without quotes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -224,7 +230,7 @@ def _show(value: Any) -> str:
 
 
 def _show_rate(rate: float) -> str:
-    """Return a learning rate without an exponent."""
+    """Return a learning rate as text without an exponent."""
     return f"{rate:.7f}".rstrip("0")
 
 

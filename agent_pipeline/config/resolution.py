@@ -1,4 +1,4 @@
-"""The value of every setting of an asset for an agent, and the place where it was set.
+"""Resolution of an agent's asset settings: the value of each setting, and where it was set.
 
 From the lowest to the highest: the default, the preset, `[assets.<asset>]`,
 `[agents."<project/agent>".assets.<asset>]`, and the run's own values. The schedule, the sensors,
@@ -19,13 +19,13 @@ from agent_pipeline.storage.filesystem import sha256_file
 
 Group = TypeVar("Group", bound=Options)
 RunValues = Mapping[str, Mapping[str, Any]]
-"""Values of one run: by asset and setting."""
+"""Values that one run sets, by asset and setting."""
 
 THIS_RUN, PRESET = "this run", "preset"
 POOLED = "multi_task_dataset"
-"""The asset of all agents together, which no agent's run makes."""
+"""Name of the asset that combines all agents. No single agent's run builds it."""
 NOT_NIGHTLY = (POOLED, "method_comparison")
-"""Assets that no night makes: a changed setting of theirs is nothing new to train for."""
+"""Assets that nightly runs do not build. A change in their settings is no reason to train again."""
 
 _TRAINED = ("train", "trust_remote_code")
 SHARED: Mapping[str, tuple[str, ...]] = {
@@ -40,20 +40,20 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "episodes": ("world",),
     "champion": ("world",),
 }
-"""The settings outside of `[assets]` that decide what an asset makes: whole tables, or single
+"""Settings outside of `[assets]` that affect an asset's content, as whole tables or single
 settings.
 """
 
 
 @dataclass(frozen=True)
 class Resolved(Generic[Group]):
-    """An asset's settings, with the place where each setting that is not a default was set."""
+    """The settings of an asset, with the place where each setting that is not a default was set."""
 
     options: Group
     origins: dict[str, str]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per setting that was set somewhere: name, value and place."""
+        """Return one row per setting that is not a default: its name, its value and its place."""
         return [
             {"setting": name, "value": getattr(self.options, name), "set_by": place}
             for name, place in sorted(self.origins.items())
@@ -104,7 +104,7 @@ def resolve(
 
 
 def preset_sentences(resolved: Resolved[Any]) -> list[str]:
-    """Return one sentence per preset about what it changes of an asset's settings."""
+    """Return one sentence per preset that describes how it changes an asset's settings."""
     asset = asset_of(type(resolved.options))
     changed: dict[str, list[str]] = {}
     for name, place in sorted(resolved.origins.items()):
@@ -114,7 +114,7 @@ def preset_sentences(resolved: Resolved[Any]) -> list[str]:
 
 
 def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> list[dict[str, Any]]:
-    """Return one row per setting of `SHARED` that is not a default, as `Resolved.table` does.
+    """Return one row per setting of `SHARED` that is not a default, like `Resolved.table`.
 
     Args:
         settings: The settings file and the environment.
@@ -141,7 +141,7 @@ def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> l
 
 
 def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, object, object]]:
-    """Yield the settings of a table (`split`) or a single one (`judge.model`, `train`).
+    """Yield the settings of a table (such as `split`), or a single setting (such as `judge.model`).
 
     Each is its name, its place in the file, its value and its default.
     """
@@ -160,7 +160,7 @@ def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, object, o
 
 
 def asset_of(options: type[Options]) -> str:
-    """Return the name of a group of options: its asset, or the training step."""
+    """Return the name of an option group, which is its asset or the training step."""
     return next(name for name, value in ASSETS.items() if value is options)
 
 
@@ -179,14 +179,14 @@ def _layers(
 
 
 def _path(place: str, asset: str, key: PartitionKey | None) -> tuple[str, ...]:
-    """Where a layer stands in the tree of settings."""
+    """Return the path of a settings layer in the settings tree."""
     if place.startswith("[agents."):
         return ("agents", str(key), "assets", asset)
     return ("assets", asset) if place.startswith("[assets.") else ()
 
 
 def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = None) -> str:
-    """Return a hash of every setting that decides what an agent's run makes.
+    """Return a hash of every setting that affects the result of an agent's run.
 
     If the hash changes, the agent is trained again.
 

@@ -1,4 +1,4 @@
-"""Write settings into `pipeline.toml`; comments, order and layout stay."""
+"""Writing of settings into `pipeline.toml`, with its comments, order and layout preserved."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from agent_pipeline.storage.filesystem import write_atomically
 
 
 def save(values: RunValues, key: PartitionKey | None) -> Path:
-    """Set values of assets in the settings file: of one agent, or without a key of all.
+    """Set asset values in the settings file, for one agent or, without a key, for all agents.
 
     Without a file, `pipeline.toml` is made in the working directory.
 
@@ -47,7 +47,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
 
 
 def _table(document: Any, names: tuple[str, ...]) -> Any:
-    """Return the table at a path of names, and create it if it is missing.
+    """Return the table at a path of names, and create the table if it is missing.
 
     Tables on the way there get no header of their own.
     """
@@ -76,7 +76,7 @@ def _is_dotted(table: object, name: str) -> bool:
 
 
 def _undot(table: Any, name: str) -> None:
-    """Give a table of dotted keys a header of its own; what it holds keeps its comments."""
+    """Give a table of dotted keys its own header. Comments inside the table are preserved."""
     values = tomlkit.table()
     for key, item in list(table[name].items()):
         values.append(key, item)

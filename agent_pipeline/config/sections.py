@@ -202,7 +202,7 @@ class JudgeSettings(Section):
     )
 
     def checked(self) -> "JudgeSettings":
-        """Return the settings.
+        """Return these settings after validation.
 
         Raises:
             SettingsError: there is no endpoint or no model.
@@ -295,7 +295,7 @@ class SplitSettings(Section):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The two shares."""
+        """The shares of tasks for the splits `test` and `select`."""
         return {"test": self.test, "select": self.select}
 
 

@@ -1,4 +1,4 @@
-"""Settings: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
+"""The settings tree: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
 
 The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names
 another). Relative paths, in the file and in variables, start from its folder. An empty variable
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid"
     )
     other_names: ClassVar[Mapping[str, str]] = {group: f"assets.{group}" for group in ASSETS}
-    """Names that a user may try, and where the setting is."""
+    """Names that a user may try by mistake, with the place of the correct setting."""
 
     store: Annotated[str | list[str], NoDecode] = Field(
         default_factory=own_store,
@@ -225,14 +225,17 @@ class Settings(BaseSettings):
     )
 
     _variables: dict[str, Any] = PrivateAttr(default={})
-    """What the environment sets, as a tree; set by load_settings."""
+    """The settings in environment variables, as a tree. `load_settings` sets this value."""
     _home: Path = PrivateAttr(default_factory=Path.cwd)
-    """Folder that relative paths start from; set by load_settings."""
+    """The folder to which relative paths refer. `load_settings` sets this value."""
 
     @field_validator("store", mode="before")
     @classmethod
     def _one_or_several(cls, store: Any) -> Any:
-        """One store as it is written; several from a list, which is JSON in a variable."""
+        """Return one store or several stores as a list.
+
+        A list in an environment variable is JSON.
+        """
         if isinstance(store, str) and store.lstrip().startswith("["):
             try:
                 store = json.loads(store)
@@ -250,7 +253,7 @@ class Settings(BaseSettings):
     @field_validator("agents")
     @classmethod
     def _keys(cls, agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
-        """Refuse settings of a name that no agent can have, because they would never apply."""
+        """Refuse settings for an agent name that cannot exist, because they would never apply."""
         for key in agents:
             try:
                 parse_key(key)
@@ -285,7 +288,7 @@ class Settings(BaseSettings):
 
     @property
     def stores(self) -> list[Location]:
-        """The stores to read, their paths absolute; a store that is named twice counts once."""
+        """The stores to read, with absolute paths. A store that is named twice is listed once."""
         named = [self.store] if isinstance(self.store, str) else self.store
         return list(dict.fromkeys(parse_location(location, self._home) for location in named))
 
@@ -298,7 +301,7 @@ class Settings(BaseSettings):
         return self.lake if "://" in self.lake else str(self._absolute(self.lake))
 
     def open_lake(self) -> Lake:
-        """Return the lake of these settings.
+        """Open the lake of these settings.
 
         Raises:
             SettingsError: the lake's address is wrong.
@@ -331,7 +334,7 @@ class Settings(BaseSettings):
         return self.agents.get(str(key), AgentSettings()).world
 
     def place(self, asset: str, key: PartitionKey | None) -> Place:
-        """Return where the tasks of an agent's asset, or of a step of `adapter`, run."""
+        """Return the place where the tasks of an agent's asset, or of a step of `adapter`, run."""
         names = [asset, *(["adapter"] if asset in STEP_NAMES else []), ALL]
         for table in (self.agents.get(str(key), AgentSettings()).compute, self.compute):
             for name in names:
@@ -341,7 +344,7 @@ class Settings(BaseSettings):
 
     @property
     def shares_lake(self) -> bool:
-        """Whether other machines can open the lake.
+        """True if other machines can open the lake.
 
         They can if it is in a bucket, or in the folder `shared`.
         """
@@ -365,23 +368,23 @@ class Settings(BaseSettings):
 
     @property
     def labels_paths(self) -> list[Path]:
-        """Every place that may hold judgments."""
+        """All files and folders that may contain people's judgments."""
         named = [self.labels, *(agent.labels for agent in self.agents.values())]
         return sorted({self._absolute(labels) for labels in named if labels})
 
     @property
     def rubric_path(self) -> Path | None:
-        """The user's rubric; `None` for the one that comes with the pipeline."""
+        """The path of the user's rubric, or `None` to use the pipeline's own rubric."""
         return self._absolute(self.judge.rubric) if self.judge.rubric else None
 
     @property
     def llama_cpp_path(self) -> str:
-        """The llama.cpp checkout to convert with; empty for the installed converter."""
+        """The llama.cpp checkout for converting models, or empty for the installed converter."""
         return str(self._absolute(self.llama_cpp)) if self.llama_cpp else ""
 
     @property
     def split_sizes(self) -> SplitSizes:
-        """The shares of the tasks that are held out; raises SettingsError."""
+        """The shares of the tasks that are held out. Raises SettingsError."""
         return SplitSizes(self.split.test, self.split.select).validated()
 
     @property
@@ -396,7 +399,7 @@ class Settings(BaseSettings):
         )
 
     def reading(self, key: PartitionKey) -> ReadingOptions:
-        """How the sessions of an agent are read.
+        """Return the options for reading the sessions of an agent.
 
         Raises:
             SettingsError: its file of tools is missing or holds no list of schemas.
@@ -415,7 +418,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Return the settings in force: `overrides` win over the environment, which wins over the file.
+    """Load the settings. `overrides` override the environment, which overrides the file.
 
     Raises:
         SettingsError: the file is missing or is not TOML, or a setting is unknown or malformed.
@@ -445,7 +448,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def cached_settings() -> Settings:
-    """Return the settings in force, read again only if the file or a variable has changed.
+    """Return the settings, which are loaded again only if the file or a variable has changed.
 
     For code that runs once per asset while the code location loads. The result is shared, so it
     must not be changed.
@@ -466,7 +469,7 @@ def _settings_read_at(*_state: object) -> Settings:
 
 
 def config_file() -> Path | None:
-    """Return the settings file in force, or None.
+    """Return the path of the settings file in use, or None.
 
     Raises:
         SettingsError: AGENT_PIPELINE_CONFIG names a file that does not exist.
@@ -503,7 +506,7 @@ def _refuse_unknown_variables() -> None:
 
 
 def _check_assets(settings: Settings, file: Path | None) -> None:
-    """Every name and value of the assets' settings, for all agents and for each."""
+    """Check all names and values of asset settings, both for all agents and for single agents."""
     tables = {"assets": settings.assets} | {
         f'agents."{key}".assets': agent.assets for key, agent in settings.agents.items()
     }

@@ -1,4 +1,4 @@
-"""Settings that run code or send data somewhere. A run's own config may not set them.
+"""Settings that run code or send data to another place. A run's own config must not set them.
 
 Anybody who reaches the UI can write run config. `pipeline.toml` and the environment may set these
 settings, and so may a person in a shell, who could edit the file.
@@ -19,8 +19,8 @@ PLUGINS: Mapping[str, tuple[str, ...]] = {
     "curated_sessions": ("required_measures",),
     "sft_coreset": ("strategy",),
 }
-"""Settings that may name code by a dotted path: only such a value is refused, the names of what is
-registered are not.
+"""Settings that may name code by a dotted path. Only dotted paths are refused, because registered
+names are safe.
 """
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "serving": ("server", "hub"),
@@ -30,28 +30,28 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
         if issubclass(options, FileOptions)
     },
 }
-"""Settings that name a place which data is sent to."""
+"""Settings that name a place to which data is sent."""
 _DOTTED = re.compile(r"^\s*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|:")
-"""A dotted path, or `package.module:attribute`."""
+"""Pattern of a dotted path or of `package.module:attribute`."""
 
 _typed: list[tuple[str, str, Any]] = []
-"""The values that were typed into this process's shell."""
+"""The setting values that a user typed into the shell of this process."""
 
 
 def trust(values: RunValues) -> None:
-    """Accept these values in the runs of this process: a person typed them into its shell."""
+    """Accept the given values in runs of this process, because a user typed them into its shell."""
     _typed.extend(
         (asset, name, value) for asset, group in values.items() for name, value in group.items()
     )
 
 
 def typed() -> list[tuple[str, str, Any]]:
-    """Return the values that `trust` accepted: asset, setting and value."""
+    """Return the values that `trust` accepted, as asset, setting and value."""
     return _typed
 
 
 def check_trusted(asset: str, run: Mapping[str, object], configured: Options) -> None:
-    """Check that a run sets no code and no target that the file or the environment does not set.
+    """Check that a run sets no code and no target unless the file or the environment sets it.
 
     Raises:
         SettingsError: the run does.
@@ -74,7 +74,7 @@ def check_trusted(asset: str, run: Mapping[str, object], configured: Options) ->
 
 
 def check_texts(texts: list[str], configured: Mapping[str, Options]) -> None:
-    """Check the settings `asset.setting=value` of a comparison of methods, as `check_trusted` does.
+    """Check the texts `asset.setting=value` of a method comparison in the way of `check_trusted`.
 
     Raises:
         SettingsError: one of them sets code or a target.

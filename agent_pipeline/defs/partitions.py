@@ -1,4 +1,4 @@
-"""The one partitions definition: a dynamic dimension whose keys are `project/agent`."""
+"""The partitions definition: one dynamic dimension whose keys are `project/agent`."""
 
 import dagster as dg
 
@@ -9,7 +9,7 @@ AGENTS = dg.DynamicPartitionsDefinition(name="agent_pipeline_project_agent")
 
 
 def agent_key(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> PartitionKey:
-    """Return the run's partition, checked, because anybody can add any key in the UI.
+    """Return the run's partition key after validating it, because anybody can add a key in the UI.
 
     Raises:
         PartitionError: the run has no partition, or a malformed one.

@@ -1,4 +1,4 @@
-"""Checks that search for private data in what is made from `sessions`.
+"""Checks that search for private data in tables and files that are derived from `sessions`.
 
 They search tables, exports, pages and logs. The check of `sessions` itself stands in `traces`.
 `sft_coreset` and `trained_sessions` need no check, because they contain only ids, hashes, scores
@@ -34,7 +34,7 @@ TABLE_CHECK, TEXTS_CHECK = "nothing_private_was_added", "its_texts_hold_nothing_
 def _table_check(
     asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
 ) -> dg.AssetChecksDefinition:
-    """Return the check of a table that is made from `sessions`."""
+    """Return the check that a table derived from `sessions` contains no private data."""
 
     @dg.asset_check(
         asset=asset,
@@ -85,7 +85,7 @@ multi_task_dataset_check = _table_check(MULTI_TASK, partitions=None)
 
 
 def _texts_check(asset: str, blocking: bool, description: str) -> dg.AssetChecksDefinition:
-    """Return the check of the texts in an artifact's folder."""
+    """Return the check that the texts in an artifact's folder contain no private data."""
 
     @dg.asset_check(
         asset=asset,
@@ -134,7 +134,7 @@ def _texts_result(
 
 
 def _files_in(folder: Path) -> dict[str, Path]:
-    """Return the files of an artifact by name, without its manifest."""
+    """Return the files of an artifact by name, except for its manifest."""
     return {
         str(path.relative_to(folder)): path
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""The resource of the assets: the settings, the session store and the lake."""
+"""The Dagster resource of the assets: the settings, the session store, and the lake."""
 
 import os
 from dataclasses import fields
@@ -21,7 +21,7 @@ class Workspace(dg.ConfigurableResource):
     """The user's settings, read when a run starts."""
 
     def settings(self) -> Settings:
-        """Return the settings in force.
+        """Return the current settings.
 
         Raises:
             SettingsError: a setting is wrong.
@@ -38,7 +38,7 @@ class Workspace(dg.ConfigurableResource):
         return self.settings().open_store()
 
     def open_lake(self) -> Lake:
-        """Return the lake of the settings.
+        """Return the lake that the settings name.
 
         Raises:
             SettingsError: the lake's address is wrong.
@@ -82,7 +82,7 @@ class Workspace(dg.ConfigurableResource):
         return StoreVersions(source, self.open_lake(), name, settings.labels_path, seconds, after)
 
     def open_judge(self, limits: SpendLimits, night: str = "") -> LlmJudge:
-        """Return the language model that judges, to be entered as a context.
+        """Return the language model that judges sessions, as a context manager.
 
         Args:
             limits: The limits of the run.

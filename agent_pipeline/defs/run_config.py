@@ -1,4 +1,4 @@
-"""Run config of the assets: the schema in the launchpad, and the values that hold in a run.
+"""Run config of the assets: its schema in the launchpad, and the values that a run uses.
 
 A run config may be empty. What it leaves out comes from the settings when the asset runs. So a
 nightly run, a backfill, the shell and the UI use the same values.
@@ -32,11 +32,11 @@ from agent_pipeline.options import Options
 Group = TypeVar("Group", bound=Options)
 
 SET_TAG = "agent_pipeline/set"
-"""A run's tag that names what it sets itself (`--set`)."""
+"""Tag that names the settings which a run sets itself (`--set`)."""
 
 
 def config_fields(options: type[Options]) -> dict[str, dg.Field]:
-    """Return Dagster's config schema of a group of options.
+    """Return Dagster's config schema for a group of options.
 
     Values are validated when the asset runs, so that a wrong value ends with one sentence.
     """
@@ -56,7 +56,7 @@ def config_fields(options: type[Options]) -> dict[str, dg.Field]:
 
 
 def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
-    """Return Dagster's config schema of an asset that runs several steps, by the step's group."""
+    """Return Dagster's config schema for an asset with several steps, with a field per step."""
     return {
         group: dg.Field(
             dg.Shape(config_fields(options)),  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
 
 
 def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """Return the part `ops` of a run config from values by group of options.
+    """Convert values by option group into the part `ops` of a run config.
 
     Example:
         >>> config_by_asset({"evaluation": {"split": "test"}, "sft_adapter": {"lora_r": 8}})
@@ -83,7 +83,7 @@ def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, obj
 
 
 def config_by_group(ops: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the values by group of options of a run config's part `ops`."""
+    """Convert the part `ops` of a run config into values by option group."""
     values: dict[str, dict[str, Any]] = {}
     for name, op in ops.items():
         asset = name_of_op(name)
@@ -95,7 +95,7 @@ def config_by_group(ops: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def in_force(
     context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
 ) -> Group:
-    """Return the options that hold in this run of an asset, and record where each was set.
+    """Return the options that an asset uses in this run, and record where each option was set.
 
     The materialization's metadata lists every option that differs from its default.
 
@@ -108,7 +108,7 @@ def in_force(
 
 
 def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add a table of settings to the metadata of the materialization; without rows, add nothing."""
+    """Add a table of settings to the materialization's metadata, unless the table is empty."""
     if not rows:
         return
     records = [dg.TableRecord({**row, "value": _scalar(row["value"])}) for row in rows]
@@ -123,7 +123,7 @@ def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[st
 def resolve_for_run(
     context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
 ) -> tuple[Group, list[dict[str, Any]]]:
-    """Return the options that hold in this run, and one row per option that is not a default.
+    """Return the options that this run uses, and one row per option that is not a default.
 
     Raises:
         SettingsError: a setting is wrong, in the file or in the run.
@@ -147,7 +147,7 @@ def resolve_for_run(
 
 
 def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
-    """Return the run config of an agent's nightly run: every setting that is not a default.
+    """Return the run config of an agent's nightly run: all settings that are not defaults.
 
     Raises:
         SettingsError: a setting is wrong.
@@ -162,7 +162,7 @@ def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
 
 
 def set_tags(names: Sequence[str]) -> dict[str, str]:
-    """Return the tag of a run that names the settings of its own (`asset.setting`)."""
+    """Return the run tag that names the settings which the run sets itself (`asset.setting`)."""
     return {SET_TAG: ", ".join(sorted(names))} if names else {}
 
 
@@ -187,7 +187,7 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
 
 
 def _shown(options: type[Options]) -> dict[str, object]:
-    """Return the values for all agents, which the launchpad shows."""
+    """Return the values that apply to all agents, which the launchpad shows."""
     try:
         return resolve(cached_settings(), options).options.model_dump()
     except (

@@ -1,4 +1,4 @@
-"""The last runs of each partition, with the versions of store, settings and code that they used."""
+"""The last runs of each partition, and the versions of store, settings and code in these runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,45 +15,48 @@ STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
 CODE_VERSION_TAG = "agent_pipeline/code_version"
 PENDING = "not_judged_yet"
-"""Metadata of `judged_sessions`: how many sessions the language model should have judged and did
-not (a limit, an outage).
+"""Metadata key of `judged_sessions` for the number of sessions that the language model should have
+judged but did not, because of a limit or an outage.
 """
 PENDING_TAG = f"agent_pipeline/{PENDING}"
 
 AGENT_TAG = "agent_pipeline/agent"
-"""On a run of the schedule: its partition; `dagster.yaml` lets one run of each go on at a time. By
-Dagster's own tag of the partition, a rollback would wait as well.
+"""Tag of a scheduled run with its partition. `dagster.yaml` uses it to run only one scheduled run
+per partition at a time. With Dagster's own partition tag, a rollback would have to wait too.
 """
 NIGHT_TAG = "agent_pipeline/night"
-"""On a run of the schedule: when its night began, in ISO 8601, UTC."""
+"""Tag of a scheduled run with the time at which its night began (ISO 8601, UTC)."""
 NIGHT_ENDS_TAG = "agent_pipeline/night_ends"
 WAITING_TAG = "agent_pipeline/waiting"
-"""On a run that trained nothing: how many sessions were new (fewer than the agent waits for), or
-LATE.
+"""Tag of a run that did not train. Its value is the number of new sessions, which is smaller than
+the agent waits for, or LATE.
 """
 LATE = "late"
 TRAINED_AT_TAG = "agent_pipeline/trained_at"
 
 PARTITION_TAG = "dagster/partition"
 _PAGE, _PAGES = 500, 6
-"""Runs read at once, and how many pages of them before partitions are asked for one by one."""
+"""Number of runs per page, and number of pages that are read before each partition is queried
+separately.
+"""
 
 LOCATION = "agent_pipeline"
-"""The name of the code location, also in `workspace.yaml` and `pyproject.toml`."""
+"""Name of the code location, which `workspace.yaml` and `pyproject.toml` also contain."""
 REPOSITORY = "__repository__"
-"""The name that Dagster gives the repository of a code location that holds one `Definitions`."""
+"""Name that Dagster gives to the repository of a code location with a single `Definitions` object.
+"""
 LOCATION_TAGS = {
     "dagster/code_location": LOCATION,
     ".dagster/repository": f"{REPOSITORY}@{LOCATION}",
 }
-"""Tags that assign a run to the code location in the run list's filters. Dagster sets them on the
-runs that the UI and the daemon launch; the home page needs the run's origin too
+"""Tags that assign a run to the code location in the filters of the run list. Dagster sets these
+tags on runs that the UI and the daemon launch. The home page also needs the origin of the run
 (`agent_pipeline.cli.runs`).
 """
 
 
 def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[str, str]:
-    """Return the tags of a run: the versions of its store, settings, readers, assets and tasks.
+    """Return a run's tags with the versions of its store, settings, readers, assets and tasks.
 
     Versions of libraries are not included. A new release of a library does not train every agent
     again.
@@ -67,7 +70,7 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
 
 
 def goes_on(record: dg.RunRecord) -> bool:
-    """Return whether a run is queued, running or about to be started again, for less than a day.
+    """Return whether a run is queued, running or about to be restarted, for less than a day.
 
     An older run may be dead, and so may a run of another year, from when the clock was wrong.
     """
@@ -81,7 +84,9 @@ def goes_on(record: dg.RunRecord) -> bool:
 
 @dataclass(frozen=True, order=True)
 class Waiting:
-    """How long a partition has waited for its turn. The smallest has waited longest.
+    """Sort key that tells how long a partition has waited for a run.
+
+    The smallest key has waited longest.
 
     Attributes:
         night: The night of the last run; empty if there was no run.
@@ -109,7 +114,7 @@ class LastRuns:
         self._minutes: dict[str, float] = {}
         self._nights: dict[str, str] = {}
         self.unfinished: set[str] = set()
-        """Partitions with a run that goes on."""
+        """Partitions with a run that is not finished."""
         missing, cursor = set(partitions), None
         for _ in range(_PAGES):
             records = instance.get_run_records(
@@ -125,7 +130,7 @@ class LastRuns:
         self._complete = False
 
     def tags(self, partition: str) -> Mapping[str, str]:
-        """Return the tags of the partition's last successful run; none if there was no such run."""
+        """Return the tags of the partition's last successful run, or none without such a run."""
         if partition not in self._succeeded and not self._complete:
             wanted = dg.RunsFilter(
                 job_name=RETRAIN,
@@ -139,7 +144,7 @@ class LastRuns:
         return last.dagster_run.tags if last else {}
 
     def has(self, partition: str, tags: Mapping[str, str], needed: int = 1) -> bool:
-        """Return whether the partition's last successful run leaves nothing to do.
+        """Return whether nothing has changed since the partition's last successful run.
 
         That run used exactly these versions of store, settings and code, and left no session for
         the language model to judge. It trained, or found fewer new sessions than are needed.
@@ -150,13 +155,13 @@ class LastRuns:
         return tags.items() <= last.items() and PENDING_TAG not in last and trained
 
     def days(self, partition: str, now: datetime) -> int:
-        """Whole days since the last training; 0 where there was none."""
+        """Return the number of whole days since the last training, or 0 without a training."""
         last = self._succeeded.get(partition)
         end = last and (last.dagster_run.tags.get(TRAINED_AT_TAG) or last.end_time)
         return max(0, int((now.timestamp() - float(end)) // 86_400)) if end else 0
 
     def waiting(self, partition: str) -> Waiting:
-        """Return a key that sorts partitions: those that have waited longest come first.
+        """Return a sort key for partitions. The partition that has waited longest comes first.
 
         The night of the last run comes first, whether it failed or not. Within a night, the order
         is that of the last run that left nothing undone. So an agent that fails every night does
@@ -166,7 +171,7 @@ class LastRuns:
         return Waiting(night, finished, partition)
 
     def minutes(self, partition: str) -> float | None:
-        """How long the last successful run that trained took; none where that is not known."""
+        """Return the minutes that the last successful training run took, or None if unknown."""
         return self._minutes.get(partition)
 
     def _note(self, record: dg.RunRecord) -> None:

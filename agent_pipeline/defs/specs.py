@@ -1,4 +1,4 @@
-"""What every asset declares in the same way: group, owner, tags, version, storage and checks."""
+"""Declarations that all assets share: group, owner, tags, version, storage, and checks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -12,7 +12,8 @@ from agent_pipeline.options import Options
 
 OWNER = "team:agent-pipeline"
 CODE_VERSION = "8"
-"""Raise it if the meaning of a stored table or artifact changes. Older assets then show as stale.
+"""Version of the code. Increase it if the meaning of a stored table or artifact changes, so that
+older assets show as stale.
 
 Version 8: the rows of the split `test` moved from `sft_dataset` to `heldout_dataset`.
 """
@@ -20,10 +21,13 @@ Version 8: the rows of the split `test` moved from `sft_dataset` to `heldout_dat
 TABLES, ARTIFACTS = "tables", "artifacts"
 
 GPU, CPU_HEAVY = "gpu", "cpu-heavy"
-"""Pools: tasks that train or generate, and tasks that convert and compress models."""
+"""Dagster pools for tasks that train or generate, and for tasks that convert and compress models.
+"""
 
 TABLE_STAGES = ("traces", "datasets")
-"""Stages whose assets take seconds. The sensor `fresh_tables` may make them at any time."""
+"""Stages whose assets take only seconds, so that the sensor `fresh_tables` may update them at any
+time.
+"""
 
 _DATA = dg.FreshnessPolicy.time_window(fail_window=timedelta(days=7), warn_window=timedelta(days=2))
 _MODELS = dg.FreshnessPolicy.time_window(
@@ -36,7 +40,7 @@ FRESHNESS = {
     "models": _MODELS,
     "exports": _MODELS,
 }
-"""The largest age of an asset's newest partition. Dagster does not judge single partitions."""
+"""Maximum age of an asset's newest partition. Dagster does not check each partition separately."""
 
 
 def asset_options(
@@ -48,7 +52,7 @@ def asset_options(
     checks: Sequence[dg.AssetCheckSpec] = (),
     pool: str | None = None,
 ) -> dict[str, Any]:
-    """Return the options of an asset.
+    """Return the Dagster options of an asset.
 
     Args:
         stage: The group of the asset.
@@ -86,7 +90,7 @@ def multi_asset_options(
     options: type[Options],
     checks: Sequence[dg.AssetCheckSpec],
 ) -> dict[str, Any]:
-    """Return the options of several table assets that one pass writes, always all of them.
+    """Return the Dagster options of several table assets that are always written in one pass.
 
     Args:
         name: The name of the pass, by which a run sets its options.
@@ -128,7 +132,7 @@ def own_check(
     blocking: bool = False,
     partitions: dg.PartitionsDefinition | None = AGENTS,
 ) -> dg.AssetCheckSpec:
-    """Return the spec of a check that an asset makes itself.
+    """Return the spec of a check that an asset runs itself.
 
     A check without partitions would block all agents if one agent fails it.
 
@@ -183,10 +187,10 @@ def check_result(
 def warning(
     check: str, passed: bool, why: str | None, metadata: Mapping[str, object] | None = None
 ) -> dg.AssetCheckResult:
-    """Return the result of a check that an asset makes itself, and that stops nothing."""
+    """Return the result of a check that an asset runs itself and that does not stop the run."""
     return check_result(passed, why, metadata, check, blocks=False)
 
 
 def version(sha256: str) -> dg.DataVersion:
-    """Return the data version for a sha256: equal bytes are the same data."""
+    """Return the data version for a sha256, so that equal bytes have the same version."""
     return dg.DataVersion(sha256[:16])

@@ -1,4 +1,4 @@
-"""What assets request from the worker process, and the materialization of its artifacts."""
+"""Requests of assets to the worker process, and the materialization of the resulting artifacts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -18,7 +18,7 @@ from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.storage.lake import Artifact
 
 FRESH_TAG = "agent_pipeline/fresh"
-"""The tag of a run (`true`) that makes models again even if they exist."""
+"""Tag of a run (`true`) that builds models again even if they already exist."""
 
 
 def run_worker(
@@ -68,7 +68,7 @@ def run_builder(
     params: dict[str, Any],
     tables: Sequence[str] | None = None,
 ) -> BuiltResult:
-    """Run a task that makes an artifact. The arguments and errors are those of `run_worker`."""
+    """Run a task that builds an artifact. The arguments and errors are those of `run_worker`."""
     result = run_worker(context, pipes, workspace, task, params, tables=tables)
     return cast(BuiltResult, result)
 
@@ -108,7 +108,7 @@ def built(
 
 
 def _at_once(context: dg.AssetExecutionContext) -> int:
-    """Return how many tasks of the asset's pool may run at once.
+    """Return how many tasks of the asset's pool may run at the same time.
 
     That is the pool's limit in the UI, or the default of dagster.yaml, or 1.
     """

@@ -37,8 +37,7 @@ def same(left: object, right: object) -> bool:
 
 
 def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
-    """Return a value in a normal form, so that `same` is true for values that have the same effect
-    by the schema.
+    """Return a value in a normal form in which values with the same effect by the schema are equal.
 
     Args:
         value: The value, such as a call's arguments.
@@ -67,7 +66,7 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
 
 
 def _takes_null(schema: Mapping[str, object]) -> bool:
-    """Return whether null has another meaning than an absent argument."""
+    """Return whether null and a missing argument have different meanings for a tool."""
     kinds = schema.get("type")
     return isinstance(kinds, list) and "null" in kinds and schema.get("default") is not None
 

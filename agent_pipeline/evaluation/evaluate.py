@@ -253,8 +253,9 @@ def _run_passes(
     answered: Sequence[int],
     base_passes: BasePasses | None,
 ) -> dict[str, ForwardPass]:
-    """Return one forward pass of each model. The base model's pass is reused if it is in
-    `base_passes`.
+    """Run one forward pass of each model, and return the results.
+
+    The base model's pass is reused if it is in `base_passes`.
 
     Args:
         base: The base model.
@@ -314,7 +315,7 @@ def _measure_model(
     decision_auc: float | None,
     verified_calls: float | None,
 ) -> ModelFigures:
-    """Return a model's figures.
+    """Compute the evaluation figures of a model.
 
     Args:
         forward_pass: The model's forward pass.

@@ -148,8 +148,9 @@ class _Open:
 def verified_beginning(
     expected: Sequence[int], best: Sequence[int], stops: Collection[int]
 ) -> tuple[list[int], bool]:
-    """Return the greedy tokens up to the first token that differs from the expected text, and
-    whether the model ends there.
+    """Return the greedy tokens until they differ from the expected text.
+
+    Also return whether the model ended its answer.
 
     The first differing token is included.
 
@@ -167,7 +168,7 @@ def verified_beginning(
 
 
 def writes(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> bool:
-    """Return whether greedy decoding writes exactly the expected text and ends there.
+    """Return whether greedy decoding writes exactly the expected text and then ends the answer.
 
     Args:
         expected: The tokens of the expected text.

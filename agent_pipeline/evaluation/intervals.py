@@ -74,7 +74,7 @@ def report_difference(
 
 
 def shown(value: float, low: float | None, high: float | None, form: str = "+.3f") -> str:
-    """Return a figure with its interval, if it has one.
+    """Return a figure as text, with its interval if it has one.
 
     Example:
         >>> shown(0.125, 0.01, 0.24)

@@ -155,7 +155,7 @@ def paired(
 
 
 class _Share(msgspec.Struct, frozen=True):
-    """A share with its standard error and its Wilson interval."""
+    """A share with its standard error and its Wilson confidence interval."""
 
     value: float
     se: float

@@ -227,7 +227,7 @@ class _Writer:
         ]
 
     def _tokens_heard(self, conversation: Conversation) -> list[int]:
-        """Return the tokens that follow the model's last stop token.
+        """Return the tokens in the conversation after the model's last stop token.
 
         These tokens are the results of tools or the user's words, with the template's markers
         around them and the opening of the model's next turn.
@@ -297,7 +297,7 @@ class _Writer:
 
 
 def _common_ending(first: str, second: str) -> str:
-    """Return the longest text with which both texts end."""
+    """Return the longest common suffix of two texts."""
     length = 0
     for left, right in zip(reversed(first), reversed(second), strict=False):
         if left != right:
@@ -307,8 +307,9 @@ def _common_ending(first: str, second: str) -> str:
 
 
 def _with_ending(turn: Message, end: str) -> Message:
-    """Return the assistant's turn with another ending: the end of its last call, or of its words if
-    it does not call.
+    """Return an assistant turn with another ending.
+
+    This is the end of its last call, or of its words if it has no call.
     """
     calls = turn.get("tool_calls")
     if not calls:
@@ -321,7 +322,7 @@ def _with_ending(turn: Message, end: str) -> Message:
 
 
 def _text(renderer: ChatRenderer, written: list[int]) -> tuple[str, bool]:
-    """Return the written text without its stop token, and whether it had a stop token."""
+    """Return the generated text without its stop token, and whether it had a stop token."""
     ended = bool(written) and written[-1] in renderer.stop_ids
     text = renderer.decode(written[:-1] if ended else written)
     return text, ended

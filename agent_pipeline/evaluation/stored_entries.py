@@ -100,7 +100,7 @@ class RowLossEntry(TypedDict):
 
 
 class Transcript(TypedDict):
-    """An episode in the file `episodes.jsonl`: the fields of `Episode`, and who played.
+    """An entry of the file `episodes.jsonl`: the fields of `Episode`, and the player.
 
     Attributes:
         player: The player: `model`, `base` or `recorded`.

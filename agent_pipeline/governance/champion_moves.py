@@ -1,4 +1,4 @@
-"""What follows when a person moves a champion, in a shell or in the UI.
+"""The steps after a user moves a champion in a shell or in the UI.
 
 The champion is served, MLflow gets its record, and people are notified. A command may be killed
 after the pointer moved and before the served folder was written. The next `promote`, `rollback` or
@@ -31,7 +31,9 @@ _REPAIRED = (
 
 
 def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
-    """Serve the champion of a partition after the change `entry`, and notify people if it moved.
+    """Serve the champion of a partition after the change `entry`.
+
+    Notify people if the champion moved.
 
     The caller shows the result, and calls `complete_move` afterwards.
 
@@ -77,7 +79,7 @@ def _serve(settings: Settings, lake: Lake, key: PartitionKey) -> list[str]:
 def complete_interrupted_moves(
     settings: Settings, lake: Lake, keys: list[PartitionKey]
 ) -> list[str]:
-    """Serve the champion of each partition whose served folder differs from it.
+    """Serve the champion of each partition whose serving folder does not contain it.
 
     Returns:
         A sentence for each of these partitions.

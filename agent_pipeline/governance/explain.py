@@ -1,4 +1,4 @@
-"""A session's way from its source to its rows, in about ten lines for a person.
+"""The path of a session from its source to its dataset rows, explained in about ten lines.
 
 Where the session went after its rows does not belong here (`agent_pipeline.governance.lineage`).
 """
@@ -17,16 +17,16 @@ from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, read_batch
 from agent_pipeline.storage.lake import Lake
 
 _STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
-"""The tables that every session goes through."""
+"""The tables that contain every session."""
 
 _ROW_TABLES = ("_dataset", "_coreset", "_buffer")
-"""The endings of the names of the tables of rows."""
+"""Suffixes of the names of tables that contain dataset rows."""
 _UNREAD = "unread:"
-"""The beginning of the names of parts that no reader understood."""
+"""Prefix of the names of session parts that no reader understood."""
 
 
 def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> list[str]:
-    """Return what became of a session and why, as lines.
+    """Return lines that explain how a session was processed, and why.
 
     The lines show its source, damage, task, verdict, measures, use and rows.
 
@@ -50,7 +50,7 @@ def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> lis
 
 
 def _explain_in(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]:
-    """Yield the lines on a session of a partition, if the partition has the session."""
+    """Yield the lines about a session in one partition, if the partition contains the session."""
     session = _find_row(lake, "sessions", key, session_id)
     if session is None:
         return
@@ -65,7 +65,7 @@ def _explain_in(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]
 
 
 def _explain_reading(session: JsonObject, session_id: str, key: PartitionKey) -> Iterator[str]:
-    """Yield what was read of a session."""
+    """Yield lines about how a session was read."""
     created = session["created_at"] or "at an unknown time"
     yield f"session    {session_id} of {key}, read by {session['source']}, created {created}"
     messages, tools = session["messages"], session["tools"]
@@ -91,7 +91,7 @@ def _explain_reading(session: JsonObject, session_id: str, key: PartitionKey) ->
 
 
 def _explain_verdict(judged: JsonObject) -> Iterator[str]:
-    """Yield the verdict on a session, the opinions, and the facts of its turns."""
+    """Yield lines about the verdict on a session, the opinions, and the facts of its turns."""
     line = f"verdict    {judged['verdict'] or 'none'}"
     if judged["verdict_by"]:
         name = f" ({judged['verdict_name']})" if judged["verdict_name"] else ""
@@ -110,7 +110,7 @@ def _explain_verdict(judged: JsonObject) -> Iterator[str]:
 
 
 def _explain_use(curated: JsonObject) -> Iterator[str]:
-    """Yield how a session is used, and which measures it missed."""
+    """Yield lines about how a session is used, and which measures it did not pass."""
     detail = curated["drop_detail"] and f"({curated['drop_detail']})"
     reason = " ".join(part for part in (curated["drop_reason"], detail) if part)
     other_session = curated["duplicate_of"] or curated["continued_by"]
@@ -124,7 +124,7 @@ def _explain_use(curated: JsonObject) -> Iterator[str]:
 
 
 def _count_rows(lake: Lake, key: PartitionKey, session_id: str) -> Counter[str]:
-    """Count the session's rows in each table of rows of a partition."""
+    """Count the rows made from a session in each dataset table of a partition."""
     counts: Counter[str] = Counter()
     for file in lake.files():
         if file.kind == "tables" and file.key == key and file.asset.endswith(_ROW_TABLES):
@@ -135,7 +135,7 @@ def _count_rows(lake: Lake, key: PartitionKey, session_id: str) -> Counter[str]:
 
 
 def _find_row(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> JsonObject | None:
-    """Return the session's row in a table, or `None` if there is no table or no such row."""
+    """Return the row of the session in a table, or `None` if there is no such row or table."""
     if not lake.has(asset, key):
         return None
     matching = (
@@ -146,5 +146,5 @@ def _find_row(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> Jso
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:
-    """Return the counts that are not zero, as a text."""
+    """Return the nonzero counts as text."""
     return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"

@@ -1,4 +1,4 @@
-"""Forgetting sessions: removing them from everything that the lake holds.
+"""Forgetting of sessions, which removes them from all files of the lake.
 
 - Tables are rewritten without the rows of the sessions.
 - Files that are made from tables (JSONL, Hugging Face folders) are made again by the code that made
@@ -61,16 +61,16 @@ from agent_pipeline.storage.artifacts import FileEntry, Manifest, manifest_text,
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN_TABLE)
-"""Tables that the next run makes again."""
+"""Tables that the next run rebuilds."""
 
 _COPIES = ("jsonl", "huggingface")
-"""The kinds of files that are made from tables."""
+"""Kinds of lake files that are copies of table data."""
 _TRANSCRIPTS = (".jsonl", ".md", ".html", ".eval")
-"""The endings of files of artifacts that show conversations."""
+"""Suffixes of artifact files that contain conversations."""
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """A file that changed.
+    """A file that was changed to remove sessions.
 
     Attributes:
         path: Path of the file.
@@ -89,7 +89,7 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Forgotten(msgspec.Struct, kw_only=True):
-    """The report on sessions that were forgotten.
+    """The report on the removal of sessions.
 
     Attributes:
         session_ids: Ids of the sessions.
@@ -120,13 +120,13 @@ class Forgotten(msgspec.Struct, kw_only=True):
 
     @property
     def to_retrain(self) -> list[ModelUse]:
-        """The models that were trained on the sessions, and what was made from them."""
+        """Models that were trained on the removed sessions, and artifacts made from them."""
         return [model for model in self.models if {TRAINED, FOLLOWS} & set(model.roles)]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What the tables tell of the sessions before they are removed.
+    """Information about the sessions that is read from the tables before the removal.
 
     Attributes:
         tasks: tasks that are only the text or the id of one of the sessions.
@@ -140,7 +140,7 @@ class Survey:
 def forget(
     lake: Lake, session_id: str, key: PartitionKey | None = None, judge_cache: Path | None = None
 ) -> Forgotten:
-    """Remove one session, as `forget_sessions` does."""
+    """Remove one session (see `forget_sessions`)."""
     return forget_sessions(lake, [session_id], key, judge_cache)
 
 
@@ -150,7 +150,7 @@ def forget_sessions(
     key: PartitionKey | None = None,
     judge_cache: Path | None = None,
 ) -> Forgotten:
-    """Remove sessions from a partition or from all partitions, and keep them out.
+    """Remove sessions from one or all partitions, and prevent runs from reading them again.
 
     The lake is read and written once, however many sessions there are. An id that nothing names is
     in the report, and changes nothing.
@@ -227,16 +227,16 @@ class _Removal:
         self.list_files()
 
     def describe(self) -> str:
-        """Return the id of the session, or words for several sessions."""
+        """Return the id of the session, or a phrase if there are several sessions."""
         return repr(self.ids[0]) if len(self.ids) == 1 else f"one of the {len(self.ids)} sessions"
 
     def list_files(self) -> None:
-        """List the files of the lake that may hold the sessions."""
+        """List the files in the lake that may contain the sessions."""
         every = self.lake.files()
         self._files = [file for file in every if self.key is None or file.key in (None, self.key)]
 
     def refuse_unreadable(self, held: Sequence[PartitionKey | None]) -> None:
-        """Refuse to forget if a manifest does not tell whether a session is in its artifact.
+        """Refuse to forget sessions if an artifact's manifest is unreadable and may name them.
 
         Another machine may be uploading an artifact, with the manifest last, to a partition that is
         not among the `held` ones.
@@ -257,7 +257,7 @@ class _Removal:
             )
 
     def tables(self) -> list[LakeFile]:
-        """Return the tables that are there.
+        """Return the tables that exist.
 
         `sessions`, from which the others are made, comes last.
         """
@@ -272,11 +272,14 @@ class _Removal:
         )
 
     def partitions(self) -> list[PartitionKey | None]:
-        """Return the partitions with rows of the sessions; `None` stands for pooled tables."""
+        """Return the partitions with rows of the sessions.
+
+        `None` stands for tables of several agents.
+        """
         return list(dict.fromkeys(file.key for file in self.tables() if self.has_own_rows(file)))
 
     def named_ids(self) -> set[str]:
-        """Return the ids that a table, or a model's manifest, names."""
+        """Return those of the ids that occur in a table or in a model's manifest."""
         names: set[str] = set()
         for _, manifest in self.lake.manifests(self._files):
             for ids in sessions_in(manifest).values():
@@ -293,7 +296,7 @@ class _Removal:
         return names & set(self.ids)
 
     def nearest(self) -> list[str]:
-        """Return ids of the lake that are most like the first of the ids."""
+        """Return the ids in the lake that are most similar to the first of the given ids."""
         ids: set[str] = set()
         for file in self.tables():
             if file.asset == "sessions":
@@ -301,7 +304,7 @@ class _Removal:
         return difflib.get_close_matches(self.ids[0], ids, n=3)
 
     def run(self) -> None:
-        """Change every file, in an order in which a kill does no harm."""
+        """Change all files, in an order that keeps the lake consistent if the process is killed."""
         survey = self._survey()
         # Caches come first: the rows of the session in other tables tell which caches may hold its
         # text.
@@ -336,11 +339,11 @@ class _Removal:
             ) from error
 
     def _key_within(self, file: LakeFile) -> PartitionKey | None:
-        """Return the partition that a row must name. If the folder names it, rows need not."""
+        """Return the partition that a row must name, or None if the table's folder names it."""
         return self.key if file.key is None else None
 
     def has_own_rows(self, file: LakeFile) -> bool:
-        """Whether a table has rows of the sessions themselves."""
+        """Return whether a table has rows that were made from the sessions."""
         for _, masks in groups_naming(self._open(file), self.ids, self._key_within(file)):
             for name, mask in masks.items():
                 if is_own(name) and pc.any(mask).as_py():
@@ -348,7 +351,7 @@ class _Removal:
         return False
 
     def _survey(self) -> Survey:
-        """Read what the removal needs before it begins.
+        """Read all information that the removal needs before it changes any file.
 
         Add the other sessions that are near to the report.
         """
@@ -377,7 +380,7 @@ class _Removal:
         return survey
 
     def _scrub_table(self, file: LakeFile) -> None:
-        """Write a table again without the sessions' rows, and with an alias in rows that name one.
+        """Rewrite a table without the sessions' rows. Rows that mention a session get its alias.
 
         One row group is in memory at a time.
         """
@@ -395,7 +398,7 @@ class _Removal:
         staged.commit()
 
     def _scrub_rows(self, rows: pa.Table, file: LakeFile, change: Change) -> pa.Table:
-        """Return rows without the sessions, and count what was removed in `change`."""
+        """Return rows without the rows of the sessions, and count the removed rows in `change`."""
         masks = naming(rows, self.ids, self._key_within(file))
         for name, mask in masks.items():
             if not is_own(name) and pc.any(mask).as_py():
@@ -409,7 +412,7 @@ class _Removal:
         return filtered(rows, pc.invert(is_own_row))
 
     def _with_alias(self, rows: pa.Table, name: str, mask: pa.ChunkedArray) -> pa.Table:
-        """Return rows with an alias for each id in a column.
+        """Return rows in which each session id in a column is replaced by its alias.
 
         Only rows for which the mask is true change.
         """
@@ -425,7 +428,7 @@ class _Removal:
         return rows.set_column(index, rows.schema.field(index), column)
 
     def _scrub_ledger(self, file: LakeFile, tasks: set[str]) -> None:
-        """Remove the tasks that are only the text or the id of one of the sessions.
+        """Remove tasks whose key consists only of the text or the id of one of the sessions.
 
         Tasks that other sessions have too stay.
         """
@@ -443,7 +446,7 @@ class _Removal:
             self.report.changes.append(change)
 
     def _tasks_of_other_sessions(self, key: PartitionKey) -> set[str]:
-        """Return the tasks that rows of other sessions have in the tables of a partition."""
+        """Return the tasks that also occur in rows of other sessions in a partition's tables."""
         tasks: set[str] = set()
         for file in self.tables():
             table = self._open(file)
@@ -459,14 +462,14 @@ class _Removal:
     # Copies of tables
 
     def _rebuild_copies(self, record: LakeFile) -> None:
-        """Make the published files of a table again if the table changed."""
+        """Write the published files of a table again if the table has changed."""
         for path in republish(self.lake, record.asset, record.key):
             is_there = path.exists()
             change = Change(path=str(path), rebuilt=is_there, deleted=not is_there)
             self.report.changes.append(change)
 
     def _delete_unrecorded_copies(self) -> None:
-        """Delete copies that may hold a session, and that no record can make again.
+        """Delete copies that may contain a session and that cannot be rebuilt from a record.
 
         An older version wrote such copies, and a kill leaves them.
         """
@@ -489,7 +492,7 @@ class _Removal:
     # Models
 
     def _delete_unfinished(self) -> None:
-        """Delete the folders of killed training runs and exports that hold a session.
+        """Delete the folders of killed training runs and exports that contain a session.
 
         A folder whose manifest cannot be read may hold a session.
         """
@@ -549,7 +552,7 @@ class _Removal:
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
 
     def _scrub_json_file(self, path: UPath, entry: FileEntry) -> bytes | None:
-        """Return the new content of a JSON file of an artifact, or `None` if there is none.
+        """Return the new content of a JSON file of an artifact, or `None` if it does not change.
 
         A damaged file may hold a session under a damaged id, so it is deleted. Its entry stays in
         the manifest, so that the artifact stays damaged. A new checksum would make damage look
@@ -571,7 +574,7 @@ class _Removal:
         return new_content if scrubbed != value else None
 
     def _scrub(self, value: object, name: str = "") -> Any:
-        """Return JSON without the objects of the sessions.
+        """Return a JSON value without the objects that belong to the sessions.
 
         The alias takes the place of an id in lists of sessions and of rows.
 
@@ -588,7 +591,7 @@ class _Removal:
         return [self._scrub(item) for item in value if not self._is_own_object(item)]
 
     def _is_own_object(self, value: object) -> bool:
-        """Whether a JSON value is an object that belongs to one of the sessions."""
+        """Return whether a JSON value is an object that belongs to one of the sessions."""
         if not isinstance(value, dict):
             return False
         return any(
@@ -597,7 +600,7 @@ class _Removal:
         )
 
     def _rename_row(self, row_id: str) -> str:
-        """Return the id of a row with the alias, if the row belongs to one of the sessions.
+        """Return the id of a row, with the alias in it if the row belongs to one of the sessions.
 
         The id of a row is that of its session, perhaps with `#` and the turns that are not trained.
         """
@@ -611,5 +614,5 @@ class _Removal:
 
 
 def _is_one_of(column: pa.ChunkedArray, ids: Sequence[str]) -> pa.ChunkedArray:
-    """Return which values of a column are one of these ids."""
+    """Return which values of a column are among the given ids."""
     return pc.is_in(column.cast(pa.string()), value_set=pa.array(ids, pa.string()))

@@ -1,4 +1,4 @@
-"""Lineage by record: where a session went, and what a model was made of.
+"""Lineage of records: where a session was used, and what a model was made from.
 
 The lake alone answers both questions. Tables name sessions in their columns, and models name them
 in their manifests. An artifact that was made from another artifact names its identity, so that an
@@ -30,11 +30,11 @@ from agent_pipeline.storage.artifacts import Manifest
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, sha256_file
 
 TABLE = "part-0.parquet"
-"""The name of the file of a table."""
+"""File name of a table."""
 OWN, CHOSEN, REJECTED = OF_THE_SESSION = "session", "chosen", "rejected"
-"""The roles of a session in its own rows."""
+"""Roles of a session in dataset rows."""
 TRAINED, MEASURED, COMPARED, FOLLOWS = "trained on", "measured on", "compared on", "made from"
-"""The roles of a session in artifacts."""
+"""Roles of a session in artifacts."""
 
 _MENTIONS = {
     "parent_session_id": "parent",
@@ -43,14 +43,13 @@ _MENTIONS = {
     "task_key": "task",
     "case_id": "task",
 }
-"""Columns in which a row may name another session, and the role of that session."""
+"""Columns in which a row may mention another session, with the role of the mentioned session."""
 
 TASK_COLUMNS = [name for name, role in _MENTIONS.items() if role == "task"]
-"""Columns that may name a session as `session:<id>`, which is the task of a session that names no
-task."""
+"""Columns that may contain `session:<id>`, which is the task of a session without a named task."""
 
 _PARTITION_COLUMNS = ("project", "agent")
-"""The columns that name the partition of a row."""
+"""Columns that name the partition of a row."""
 
 _FACTS = (
     *(
@@ -67,16 +66,16 @@ _FACTS = (
     ),
     *("verdict", "verdict_by", "label", "margin", "similarity"),
 )
-"""Columns that a table's asset decided on."""
+"""Columns that contain the decisions of a table's asset."""
 _INDEX_FACTS = ("chosen", "rank", "score", "reason")
-"""Columns that a selection decided on."""
+"""Columns that contain the decisions of a selection."""
 
 Masks = dict[str, pa.ChunkedArray]
-"""Which of n rows name a session, by column: booleans of shape (n,)."""
+"""Masks of the rows that name a session, by column: boolean arrays of shape (rows,)."""
 
 
 class UnknownSessionError(DataError):
-    """The lake has no such session.
+    """Raised if the lake does not contain a session.
 
     Attributes:
         session_id: the id that was looked for.
@@ -96,7 +95,7 @@ class UnknownSessionError(DataError):
 
 
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A row that names a session.
+    """A table row that names a session.
 
     Attributes:
         asset: Asset of the table.
@@ -114,7 +113,7 @@ class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ModelUse(msgspec.Struct, kw_only=True):
-    """An artifact that a session reached.
+    """An artifact that was made from a session, directly or through other artifacts.
 
     Attributes:
         asset: Asset of the artifact.
@@ -135,7 +134,7 @@ class ModelUse(msgspec.Struct, kw_only=True):
 
 
 class SessionLineage(msgspec.Struct, kw_only=True):
-    """Everything that a session reached.
+    """All tables, files and models that contain data from a session.
 
     Attributes:
         session_id: The session's id.
@@ -153,7 +152,7 @@ class SessionLineage(msgspec.Struct, kw_only=True):
 
 
 class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an artifact was made of by its manifest, and what the lake holds of its sessions now.
+    """The sources of an artifact according to its manifest, and what the lake still holds of them.
 
     Attributes:
         asset: Asset of the artifact.
@@ -195,7 +194,7 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
-    """Return every table, file and model that a session reached, over all partitions.
+    """Return all tables, files and models that contain data from a session, in all partitions.
 
     For a forgotten session, the rows and artifacts are those that name its alias.
 
@@ -225,7 +224,7 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
 
 
 def rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRow]:
-    """Yield the rows of a table that name a session or its alias."""
+    """Yield the rows of a table that contain a session's id or its alias."""
     table = lake.open(file.asset, file.key)
     schema = table.schema_arrow
     is_index = "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)
@@ -252,12 +251,12 @@ def _role(column: str, schema: pa.Schema) -> str:
 
 
 def is_own(column: str) -> bool:
-    """Whether a row belongs, at least in part, to the session that this column names."""
+    """Return whether a row was made, at least in part, from the session in this column."""
     return column.endswith("session_id") and column not in _MENTIONS
 
 
 def naming_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a table that may name a session, and the columns of its partition."""
+    """Return the columns of a table that may name a session, and those that name a partition."""
     texts = [field.name for field in schema if _is_text(field.type)]
     columns = [name for name in texts if is_own(name) or name in _MENTIONS]
     if not columns:
@@ -266,7 +265,7 @@ def naming_columns(schema: pa.Schema) -> list[str]:
 
 
 def _is_text(column_type: pa.DataType) -> bool:
-    """Whether a column holds texts, perhaps in a dictionary."""
+    """Return whether a column contains texts, possibly with dictionary encoding."""
     plain = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     text_checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(is_text(plain) for is_text in text_checks)
@@ -275,7 +274,7 @@ def _is_text(column_type: pa.DataType) -> bool:
 def groups_naming(
     table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None
 ) -> Iterator[tuple[int, Masks]]:
-    """Yield the numbers of the row groups that name one of these ids, and which rows do.
+    """Yield the numbers of the row groups that contain one of the ids, with masks of their rows.
 
     Only the columns that may name sessions are read.
 
@@ -292,7 +291,7 @@ def groups_naming(
 
 
 def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> Masks:
-    """Return which rows name one of these ids, by column.
+    """Return masks of the rows that contain one of the ids, by column.
 
     A row's mention of its own session does not count.
 
@@ -325,14 +324,14 @@ def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) 
 
 
 def _names_one_of(column: pa.ChunkedArray, name: str, ids: Sequence[str]) -> pa.ChunkedArray:
-    """Return which values of a column name one of these sessions."""
+    """Return which values of a column name one of the sessions."""
     texts = column.cast(pa.string())  # another library's table may have another type of text
     names = [f"session:{session_id}" for session_id in ids] if name in TASK_COLUMNS else ids
     return pc.fill_null(pc.is_in(texts, value_set=pa.array(names, pa.string())), False)
 
 
 def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
-    """Return the rows for which a mask is true.
+    """Return the rows whose value in a mask is true.
 
     Arrow cannot filter string views, which Polars writes, so they are cast meanwhile.
     """
@@ -344,7 +343,7 @@ def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
 
 
 def models_of(lake: Lake, *session_ids: str) -> list[ModelUse]:
-    """Return the artifacts that sessions reached, and what was made from them.
+    """Return the artifacts that were made from sessions, directly or through other artifacts.
 
     The alias of a forgotten session counts as the session.
 
@@ -389,7 +388,7 @@ def models_of(lake: Lake, *session_ids: str) -> list[ModelUse]:
 
 
 def _find_followers(manifests: Sequence[Manifest], roles: Mapping[str, list[str]]) -> set[str]:
-    """Return the artifacts that follow from artifacts that were trained on the sessions.
+    """Return the artifacts that were made from artifacts that were trained on the sessions.
 
     Artifacts that were trained on a session themselves are not included.
     """
@@ -424,7 +423,7 @@ def sessions_in(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def _role_of_part(name: str, made_from: Mapping[str, object]) -> str:
-    """Return the role of the sessions in a part of `made_from`; "" is the whole."""
+    """Return the role of the sessions in a part of `made_from`. The part "" is the whole."""
     if name == "adapter_made_from":
         return TRAINED
     if name:
@@ -444,7 +443,7 @@ def parents(manifest: Manifest) -> list[str]:
 
 
 def made_of(manifest: Manifest) -> JsonObject:
-    """Return what an artifact was made of, without the ids of sessions.
+    """Return the sources of an artifact without the session ids.
 
     The metadata of an asset shows it.
     """
@@ -464,14 +463,14 @@ def made_of(manifest: Manifest) -> JsonObject:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """An artifact of the lake: its directory and its manifest."""
+    """An artifact in the lake, given by its directory and its manifest."""
 
     folder: UPath
     manifest: Manifest
 
 
 def model_lineage(lake: Lake, model: str) -> ModelLineage:
-    """Return what a model was made of.
+    """Return the sources that a model was made from.
 
     Args:
         lake: the lake.
@@ -500,7 +499,7 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
 
 
 def _find_around(lake: Lake, path: UPath, models: Mapping[str, StoredModel]) -> StoredModel:
-    """Return the model in whose folder a path is, or whose weights are at the path."""
+    """Return the model whose folder contains a path, or whose weights are the file at the path."""
     for folder in (path, *path.parents):
         if (folder / MANIFEST).exists():
             manifest = read_manifest(folder / MANIFEST)
@@ -511,7 +510,7 @@ def _find_around(lake: Lake, path: UPath, models: Mapping[str, StoredModel]) -> 
 
 
 def _find_by_weights(lake: Lake, copy: UPath, models: Iterable[StoredModel]) -> StoredModel:
-    """Return the model whose weights a file is a copy of.
+    """Return the model whose weights are equal to the content of a file.
 
     Other files, such as a tokenizer, are identical in several models.
     """
@@ -554,7 +553,7 @@ def _describe(lake: Lake, model: StoredModel, models: Mapping[str, StoredModel])
 
 
 def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None) -> None:
-    """Add to a lineage what the lake holds now of the model's sessions."""
+    """Add to a lineage the data that the lake still holds of the model's sessions."""
     key, ids = parse_key(lineage.partition), pa.array(lineage.sessions)
     known: set[str] = set()
     if lake.has("curated_sessions", key):
@@ -575,6 +574,6 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
 
 
 def _is_latest(lake: Lake, manifest: Manifest) -> bool:
-    """Whether an artifact is the latest of its partition."""
+    """Return whether an artifact is the latest artifact of its partition."""
     pointers = lake.pointers(manifest["asset"], parse_key(manifest["partition"]))
     return pointers.latest == manifest["identity"]

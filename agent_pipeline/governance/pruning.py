@@ -1,4 +1,4 @@
-"""Pruning: which model directories nothing names any more, and their deletion.
+"""Pruning: find model directories that nothing refers to any more, and delete them.
 
 A partition keeps these artifacts:
 
@@ -31,12 +31,12 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.paths import LakeFile
 
 UNFINISHED_DAYS = 7
-"""For how many days a run can resume from the folder that a killed run left."""
+"""Number of days during which a run can resume from the folder that a killed run left behind."""
 _SECONDS_PER_DAY = 86_400
 
 
 class Unnamed(msgspec.Struct, frozen=True):
-    """An artifact that nothing names, or what is left of an artifact.
+    """An artifact, or the remains of an artifact, to which nothing refers.
 
     An artifact that was never finished, or whose deletion was killed, leaves a folder.
 
@@ -55,7 +55,7 @@ class Unnamed(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """The artifacts that nothing names, and how many artifacts are kept.
+    """The unused artifacts, and the number of artifacts that are kept.
 
     Attributes:
         unnamed: The artifacts that are no longer used.
@@ -70,7 +70,7 @@ class Pruned(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StoredArtifact:
-    """An artifact in the lake: the file of its manifest, and the manifest."""
+    """An artifact in the lake, given by its manifest and the manifest's file."""
 
     file: LakeFile
     manifest: Manifest
@@ -82,7 +82,7 @@ class StoredArtifact:
 
 
 class UnnamedArtifacts(msgspec.Struct, frozen=True):
-    """The artifacts of a partition that nothing names.
+    """The artifacts of a partition to which nothing refers.
 
     Attributes:
         artifacts: the artifacts whose manifest can be read, in the order in which they can be
@@ -99,7 +99,7 @@ class UnnamedArtifacts(msgspec.Struct, frozen=True):
         return len(self.artifacts) + len(self.unreadable)
 
     def describe(self, partition: PartitionKey) -> Iterator[Unnamed]:
-        """Yield what a report shows of each artifact."""
+        """Yield the information about each artifact for a report."""
         for stored in self.artifacts:
             size = sum(file["bytes"] for file in stored.manifest["files"].values())
             yield Unnamed(str(partition), stored.file.asset, stored.identity, size)
@@ -108,7 +108,7 @@ class UnnamedArtifacts(msgspec.Struct, frozen=True):
 
 
 class PartitionArtifacts(msgspec.Struct, frozen=True):
-    """The artifacts of a partition.
+    """All artifacts of a partition.
 
     Attributes:
         key: the partition.
@@ -122,7 +122,7 @@ class PartitionArtifacts(msgspec.Struct, frozen=True):
 
 
 def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool = False) -> Pruned:
-    """Find what nothing names, of one partition or of all, and delete it if `delete` is set.
+    """Find unused artifacts in one or all partitions, and delete them if `delete` is set.
 
     A deletion that was killed is completed by the next call with `delete`.
 
@@ -163,7 +163,7 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
 
 
 def _partitions(lake: Lake, key: PartitionKey | None) -> list[PartitionKey]:
-    """Return the partition `key`, or without one every partition that has a folder of a model."""
+    """Return the partition `key`. Without a key, return all partitions that have model folders."""
     if key is not None:
         return [key]
     models = lake.root / "models"
@@ -172,7 +172,7 @@ def _partitions(lake: Lake, key: PartitionKey | None) -> list[PartitionKey]:
 
 
 def _read_partition(lake: Lake, key: PartitionKey) -> PartitionArtifacts:
-    """Read the manifest of every artifact of a partition."""
+    """Read the manifests of all artifacts of a partition."""
     models = lake.root / "models"
     assets = [unquote(folder.name) for folder in models.iterdir()] if models.exists() else []
     files = [file for asset in assets for file in lake.files(lake.folder("models", asset, key))]
@@ -185,7 +185,7 @@ def _read_partition(lake: Lake, key: PartitionKey) -> PartitionArtifacts:
 
 
 def _interrupted_deletions(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
-    """Yield what killed deletions left, and complete them if `delete` is set."""
+    """Yield the remains of interrupted deletions, and delete them if `delete` is set."""
     for deletion in list(lake.find_deletions()):
         if key in (None, deletion.key):
             if delete:
@@ -199,7 +199,7 @@ def _left_over(deletion: Deletion) -> Unnamed:
 
 
 def _old_unfinished(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
-    """Yield the folders that killed runs left, and delete them if `delete` is set.
+    """Yield the folders that killed runs left behind, and delete them if `delete` is set.
 
     Folders that a run may still resume from are left out.
     """
@@ -217,7 +217,7 @@ def _old_unfinished(lake: Lake, key: PartitionKey | None, delete: bool) -> Itera
 
 
 def _size_if_old(folder: Path) -> int | None:
-    """Return the bytes of an unfinished folder, or `None` if a run may still resume from it."""
+    """Return the size of an unfinished folder, or `None` if a run may still resume from it."""
     stats = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
     if not stats:
         return None
@@ -230,7 +230,7 @@ def _size_if_old(folder: Path) -> int | None:
 
 
 def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
-    """Return the artifacts that nothing names.
+    """Return the artifacts to which nothing refers.
 
     Exports come first, because only an export can be promoted. Every other artifact comes before
     the artifacts that it was made from. If the deletion is killed, no export is left without its
@@ -251,7 +251,7 @@ def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifa
 
 
 def _start_deletions(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
-    """Start the deletion of every artifact that nothing names, and return them.
+    """Start the deletion of all artifacts to which nothing refers, and return the deletions.
 
     None of them can be promoted afterwards.
     """
@@ -264,7 +264,7 @@ def _start_deletions(lake: Lake, stored: PartitionArtifacts, keep: int) -> Unnam
 
 
 def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
-    """Return the identities of the artifacts that stay.
+    """Return the identities of the artifacts that must be kept.
 
     Pointers and history name them, or one of them was made from them.
 
@@ -301,7 +301,7 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
 
 
 def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str]:
-    """Yield the identities that the pointers of an asset name.
+    """Yield the identities of all artifacts to which an asset's pointers refer.
 
     For exports, yield also the identities of the last changes of the history.
     """

@@ -1,4 +1,4 @@
-"""The proof that something is gone: every byte and every value of the lake, searched for texts."""
+"""A search of every byte and value in the lake for texts, which proves that the texts are gone."""
 
 import json
 import zipfile
@@ -15,7 +15,7 @@ _CHUNK = 8 << 20
 
 
 def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
-    """Read every file of the lake to its end, and find `needles` in it: `{path: [needle, …]}`.
+    """Search all files of the lake for the texts `needles`. Return `{path: [needle, …]}`.
 
     Values of Parquet columns are searched as they are when decoded, nested ones too; everything
     else byte by byte, plain and as JSON and HTML write it; logs of Inspect (`.eval`) are unpacked.
@@ -28,7 +28,7 @@ def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
 
 
 def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
-    """Return the needles that are in a file, sorted."""
+    """Return the searched texts that a file contains, sorted."""
     wanted = {needle: _spellings(needle) for needle in needles}
     longest = max(len(spelling) for spellings in wanted.values() for spelling in spellings)
     hits: set[str] = set()
@@ -42,7 +42,7 @@ def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
 
 
 def _spellings(text: str) -> set[bytes]:
-    """Return a text as it is, as HTML escapes it, and as JSON may hold it.
+    """Return the spellings of a text: unchanged, escaped for HTML, and escaped for JSON.
 
     JSON holds it without the quotes; characters beyond ASCII are plain or escaped.
     """
@@ -56,7 +56,7 @@ def _spellings(text: str) -> set[bytes]:
 
 
 def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
-    """Yield the content of a file in pieces.
+    """Yield the content of a file in parts.
 
     Each piece begins with the end of the piece before, so that no text is cut apart.
     """

@@ -85,7 +85,7 @@ def findings(report: ComparisonReport) -> Iterator[str]:
 
 
 def verdict(comparison: MethodDifference, seeds: int) -> str:
-    """Return a phrase that says whether a difference is beyond noise."""
+    """Return a phrase that tells whether a difference is larger than noise."""
     if seeds < 2:
         return "unknown: one seed"
     if not comparison.beyond_noise:

@@ -126,7 +126,7 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
         if episode.harmed is not None
     },
 }
-"""By name, what a figure is the mean of: the samples by what was asked."""
+"""Functions that select the samples of a figure, by the figure's name."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def address(fake: "Faker", first: str, last: str) -> str:
 
 
 Row = TypeVar("Row", bound=Mapping[str, object])
-"""A row of a data set."""
+"""A row of a dataset."""
 
 VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "EMAIL": lambda fake, number: address(fake, fake.first_name(), fake.last_name()),

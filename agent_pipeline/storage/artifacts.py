@@ -1,4 +1,4 @@
-"""Artifacts: model directories with a manifest.
+"""Artifacts: model directories that have a manifest.
 
 An artifact is built next to its final place, and renamed when it is complete. An artifact is found
 by the identity in its manifest. The manifest lists the size and the sha256 of every file. A
@@ -158,7 +158,7 @@ class Artifact:
 
     @property
     def reference(self) -> dict[str, str]:
-        """Fields that identify the artifact to another process."""
+        """The fields that identify the artifact in another process."""
         return {"asset": self.asset, "identity": self.identity}
 
     @property
@@ -240,7 +240,7 @@ class Artifacts(Paths):
     """The artifacts in a lake."""
 
     def artifact_folder(self, asset: str, key: PartitionKey, identity: str) -> UPath:
-        """Return the directory of an artifact in the lake."""
+        """Return the path of an artifact's directory in the lake."""
         return self.folder("models", asset, key) / identity[:16]
 
     def building(self, asset: str, key: PartitionKey, identity: str) -> Path:
@@ -417,7 +417,7 @@ class Artifacts(Paths):
             (copy / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
-        """Return the complete artifacts of a partition, ordered by identity."""
+        """Return all complete artifacts of a partition, ordered by identity."""
         artifacts = []
         for _, manifest in self.manifests(self.files(self.folder("models", asset, key))):
             artifact = self.find(asset, key, manifest["identity"])

@@ -171,7 +171,7 @@ class Filesystem:
         return sorted((folder / name for name in names if name), key=str)
 
     def version(self, path: UPath) -> str:
-        """Return the version of a file, for comparison in a conditional write.
+        """Return the version of a file, which a conditional write compares.
 
         In `s3://`, the version of an object is its ETag. The version is empty if the file does not
         exist.
@@ -229,7 +229,7 @@ class Filesystem:
             put_file(file, path, over=over)
 
     def in_turn(self, folder: UPath, write: Callable[[], Written]) -> Written:
-        """Call `write` while no other writer of this machine writes to a folder.
+        """Call `write` while no other writer on this machine writes to the same folder.
 
         `write` reads a file of the folder, and writes it over the version that it read. Only one
         writer per machine writes at a time (in a folder, only one writer on all machines). If
@@ -355,7 +355,7 @@ def put_file(file: Path, target: UPath, move: bool = True, over: str | None = No
 
 
 def _put_over(target: UPath, content: bytes, over: str) -> None:
-    """Write an object over a given version of it.
+    """Replace an object in a bucket, but only if it still has a given version.
 
     A client that gets no answer sends its request again. The second request may be refused because
     the first one succeeded, so an object with the same content counts as success.

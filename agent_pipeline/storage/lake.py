@@ -140,7 +140,7 @@ class Lake(Tables, Pointers):
     def run_of(
         self, key: PartitionKey | None, waiting: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Hold a partition for one run, so that no other run works on it at the same time.
+        """Lock a partition for one run, so that no other run works on it at the same time.
 
         In a shared folder and in `s3://`, this includes the runs of other machines. If another run
         holds the partition, `waiting` is called once, and this run waits. If there is no `waiting`,

@@ -1,4 +1,4 @@
-"""A lock among machines that share a bucket: an object that its holder renews.
+"""A lock for machines that share a bucket. The lock is an object that its holder renews.
 
 A waiting machine measures with its own clock how long the object stays unchanged, so that no clocks
 are compared. If a machine dies, its lock becomes free after `DEAD` seconds. A holder that could not
@@ -22,18 +22,18 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import Filesystem
 
 BEAT = 10.0
-"""Seconds between two renewals of the object."""
+"""Seconds between two renewals of the lock object."""
 DEAD = 60.0
-"""Seconds without a renewal after which the object is free."""
+"""Seconds without a renewal after which the lock counts as free."""
 LOOK = 1.0
-"""Seconds between two checks of a waiting machine."""
+"""Seconds between two checks of a machine that waits for the lock."""
 
 
 @contextmanager
 def lease(
     fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Hold an object of a bucket as a lock.
+    """Hold a lock that is stored as an object in a bucket.
 
     If another machine holds the object, `waiting` is called once, and this machine waits. If there
     is no `waiting`, an error is raised.
@@ -70,7 +70,7 @@ def lease(
                 pass
 
     def watch() -> None:
-        """End this process if the object was not renewed in time.
+        """End this process if the lock object was not renewed in time.
 
         A separate thread checks this, because a renewal may hang for minutes.
         """
@@ -99,7 +99,7 @@ def lease(
 def _acquire(
     fs: Filesystem, path: UPath, holder: bytes, what: str, waiting: Callable[[], None] | None
 ) -> float:
-    """Write the object as soon as it is free.
+    """Write the lock object as soon as the lock is free.
 
     Returns:
         The time (`time.monotonic`) before the object was written.
@@ -128,7 +128,7 @@ def _acquire(
 
 
 def _write_renewal(fs: Filesystem, path: UPath, holder: bytes, over: str) -> None:
-    """Write the object over a given version of it.
+    """Renew the lock object, but only if it still has a given version.
 
     Each renewal has different bytes, so that each has its own version.
     """

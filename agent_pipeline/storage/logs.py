@@ -30,7 +30,7 @@ from agent_pipeline.storage.filesystem import Filesystem
 Record = TypeVar("Record")
 
 _LOST = ".lost"
-"""Suffix of a file that a person created instead of an entry that cannot be restored."""
+"""Suffix of a file that a user created to replace a log entry that cannot be restored."""
 _LAST = "last"
 """Name of the file with the number of the last entry, which shows whether the last entry
 was lost.
@@ -44,7 +44,7 @@ _NAMES_OF_CHECKSUMS = (b'"previous_sha256"', b'"sha256"')
 
 @dataclass(frozen=True)
 class Seal:
-    """The checks at the end of an entry: the previous file's checksum, and the name of the log.
+    """The last part of a log entry: the checksum of the previous file, and the name of the log.
 
     The name is empty in an entry that an older version wrote.
     """
@@ -61,7 +61,7 @@ class Log(Generic[Record]):
         self._name = folder.relative_to(fs.root).as_posix()
 
     def records(self) -> list[Record]:
-        """Return all records, oldest first.
+        """Return all records of the log, oldest first.
 
         Raises:
             DamageError: an entry is damaged or missing.
@@ -108,7 +108,7 @@ class Log(Generic[Record]):
         return self._fs.in_turn(self._folder, write_next)
 
     def _paths(self, with_lost: bool = False) -> list[UPath]:
-        """Return the files of the entries, oldest first.
+        """Return the paths of the log entries, oldest first.
 
         If `with_lost` is set, files that replace lost entries are included.
 
@@ -128,7 +128,7 @@ class Log(Generic[Record]):
         return [path for path in ordered if with_lost or path.suffix != _LOST]
 
     def _list_paths(self) -> dict[int, UPath]:
-        """Return the files of the entries by number.
+        """Return the paths of the log entries, by entry number.
 
         For an entry that a person gave up, the file that replaces it is returned.
         """
@@ -156,7 +156,7 @@ class Log(Generic[Record]):
         return f"{text} {_checksum(self._name.encode(), number)}\n".encode()
 
     def _read(self, paths: Sequence[UPath]) -> list[Record]:
-        """Read entries in order.
+        """Read log entries in order.
 
         Each entry is checked by its own checksum and by the entry after it.
         """
@@ -179,7 +179,7 @@ class Log(Generic[Record]):
         return records
 
     def _check(self, path: UPath, content: bytes, must_be_sealed: bool) -> Seal | None:
-        """Check an entry by its own checksum, and return its seal.
+        """Check a log entry against its own checksum, and return its seal.
 
         The result is `None` for an entry of an older version.
         """
@@ -221,7 +221,7 @@ def seal(content: bytes, number: int, log: str, previous_sha256: str) -> bytes:
 
 
 def _first_gap(last: int, paths: dict[int, UPath]) -> int | None:
-    """Return the number of the first missing entry, or `None` if no entry is missing."""
+    """Return the number of the first missing log entry, or `None` if no entry is missing."""
     for number in range(1, max((last, *paths)) + 1):
         if number not in paths:
             return number

@@ -74,7 +74,7 @@ class Paths:
         return self.folder("tables", asset, key) / "part-0.parquet"
 
     def folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
-        """Return the folder of an asset's partition within a kind folder of the lake.
+        """Return the folder of an asset's partition for one kind of lake file.
 
         If `key` is `None`, the folder of the asset is returned.
         """
@@ -86,7 +86,7 @@ class Paths:
         )
 
     def partitions(self, kind: str, asset: str) -> list[PartitionKey]:
-        """Return the partitions of an asset that have a folder within a kind folder of the lake."""
+        """Return the partitions of an asset that have a folder for one kind of lake file."""
         folder = self.folder(kind, asset, None)
         paths = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
         return [_parse_folders(path) for path in paths]

@@ -21,7 +21,9 @@ from agent_pipeline.storage.artifacts import MANIFEST, Artifact, Artifacts, read
 from agent_pipeline.storage.logs import Log, Record
 
 _OLD_POINTER = "current.json"
-"""Name of the pointer file in lakes from before there was a history. It is read as the latest."""
+"""Name of the pointer file in lakes that were written before pointers had a history. It is read as
+the pointer to the latest artifact.
+"""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Move:
-    """A change of a pointer, without the resulting state.
+    """A change of a pointer, without the state after the change.
 
     `expected` is the generation on which the decision was based.
     """
@@ -167,7 +169,7 @@ class Pointers(Artifacts):
         return self.log(asset, key, "pointers", Entry)
 
     def _move(self, artifact: Artifact, move: Move) -> Entry:
-        """Append a move to the history, unless the pointer already names the artifact."""
+        """Append a change to the history, unless the pointer already names the artifact."""
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(
@@ -210,7 +212,7 @@ class Pointers(Artifacts):
         return msgspec.structs.replace(self.pointers(asset, key), moved="")
 
     def _find_named(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
-        """Return the artifact with the identity that a pointer names."""
+        """Return the artifact whose identity a pointer contains."""
         artifact = self.find(asset, key, identity)
         if artifact is None:
             folder = self.artifact_folder(asset, key, identity)

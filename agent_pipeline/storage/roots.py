@@ -14,11 +14,11 @@ from upath import UPath
 from agent_pipeline.errors import LakeError, SettingsError, first_line
 
 LOCAL = ("", "file", "local")
-"""Protocols that mean a folder on this machine."""
+"""URL protocols that mean a folder on this machine."""
 _USER_IN_ADDRESS = re.compile(r"\w+://([^/@]+)@")
 _LISTED: set[tuple[str, str]] = set()
-"""Buckets that this process has listed, each with its options. One listing reveals a wrong name,
-key or option.
+"""Buckets that this process has listed, with their options. Listing a bucket once reveals a wrong
+name, key or option.
 """
 
 
@@ -72,7 +72,7 @@ def _refuse_files(folder: Path, root: str | UPath) -> None:
 
 
 def _refuse_credentials(root: str) -> None:
-    """Raise an error if an address contains a key.
+    """Raise an error if an address contains an access key.
 
     `fsspec` would treat the key as part of the bucket's name, and print it.
     """

@@ -122,7 +122,7 @@ class Tables(Paths):
     def update(
         self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]
     ) -> None:
-        """Replace a small table by the result of `change`.
+        """Replace a small table by the table that the function `change` returns.
 
         `change` reads the table. If it returns `None`, the table is kept. The changes of several
         writers are applied one after another.
@@ -265,7 +265,7 @@ def _seal(file: Path) -> None:
 
 @dataclass(frozen=True)
 class FileState:
-    """The facts that distinguish two states of a file.
+    """The facts that show whether a file has changed.
 
     The change time of the inode is included, because it cannot be set back, unlike the modification
     time.

@@ -1,4 +1,4 @@
-"""A data set as tokens: each row shortened to fit, encoded, and checked.
+"""Encoding of a dataset as tokens: each row is shortened to fit, encoded, and checked.
 
 A row that cannot be trained on is counted by its reason, and never lost silently. Which tokens of a
 row are trained belongs in `loss_masks`, and which exchanges are removed in `truncation`.
@@ -23,7 +23,7 @@ Row: TypeAlias = DatasetRow
 """A row with `row_id`, `session_id`, `messages` and perhaps `tools`."""
 
 DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
-"""Why a row is dropped.
+"""The reason why a row is dropped.
 
 `too_long`: its last exchange alone is too long. `no_source`: after it was shortened, all its turns
 state values that were cut away. `not_rendered`: the chat template fails on it. `not_proven`: its
@@ -32,7 +32,7 @@ mask cannot be proven on its tokens.
 
 
 class RowDropped(DataError):
-    """A row that cannot be trained on.
+    """Raised if a row cannot be trained on.
 
     Attributes:
         reason: Why the row is dropped.
@@ -47,7 +47,7 @@ class RowDropped(DataError):
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row that fits, as tokens.
+    """A row that fits into the length limit, as tokens.
 
     Attributes:
         row_id: The id of the row.
@@ -70,7 +70,7 @@ class EncodedRow:
 
 
 class Counted(NamedTuple, Generic[Item]):
-    """The rows that can be trained on, and the counts of all rows.
+    """The rows that can be trained on, and counts over all rows.
 
     Attributes:
         rows: The rows that can be trained on, in order.
@@ -90,7 +90,7 @@ def encode_rows(
     max_length: int,
     progress: Progress = silent,
 ) -> Counted[EncodedRow]:
-    """Encode all rows, in the form in which they are trained.
+    """Encode all rows as tokens, in the form in which training uses them.
 
     Args:
         renderer: The model's tokenizer and chat template.
@@ -138,7 +138,7 @@ def encode_rows(
 
 
 def split_into_trained_rows(renderer: ChatRenderer, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows in the form in which they are trained.
+    """Split rows into the rows that training uses.
 
     If the chat template or the server shows the past of a row differently from how it was said,
     each trained turn becomes a row of its own: the prompt of serving, and the turn.
@@ -153,7 +153,7 @@ def split_into_trained_rows(renderer: ChatRenderer, rows: Iterable[Row]) -> list
 
 
 def _split_turns(messages: list[Message]) -> Iterator[list[Message]]:
-    """Yield each trained turn after its earlier messages, of which none is trained."""
+    """Yield each trained turn with its earlier messages, which are not trained."""
     for index, message in enumerate(messages):
         if message["role"] != "assistant" or not is_trained(message):
             continue
@@ -169,7 +169,7 @@ def encode_and_count(
     encode_one: Callable[[Row], Item],
     progress: Progress = silent,
 ) -> Counted[Item]:
-    """Encode rows by a function, and count the rows that it drops.
+    """Encode rows with a function, and count the rows that the function drops.
 
     Args:
         rows: The rows.

@@ -1,4 +1,4 @@
-"""Whether the rows of a training run fit its settings.
+"""A check that the rows of a training run fit the run's settings.
 
 This is checked before a model is loaded, so that a wrong setting costs seconds. How rows are
 encoded belongs in `encoding`.
@@ -15,11 +15,11 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Message, is_trained
 
 _LENGTH_STEP = 512
-"""Proposed lengths are multiples of this many tokens."""
+"""Step of proposed lengths in tokens. A proposed length is a multiple of this number."""
 
 
 def summarize_lengths(lengths: Sequence[int]) -> dict[str, int]:
-    """Return the median, the 95th percentile and the maximum of rows' lengths in tokens.
+    """Return the median, the 95th percentile and the maximum of the rows' lengths in tokens.
 
     The lengths are those before any row is shortened. Without rows, the summary is empty.
     """
@@ -33,7 +33,7 @@ def summarize_lengths(lengths: Sequence[int]) -> dict[str, int]:
 def check_fit(
     counts: dict[str, Any], max_length: int, most_dropped: float, base: Path, first_dropped: str
 ) -> None:
-    """Check that few rows are dropped or shortened.
+    """Check that only few rows are dropped or shortened.
 
     Args:
         counts: The counts of `encode_rows`.
@@ -80,14 +80,14 @@ def check_fit(
 
 
 def propose_length(tokens: int) -> int:
-    """Return the next round length."""
+    """Return the smallest multiple of the step that is a sufficient length."""
     return math.ceil(tokens / _LENGTH_STEP) * _LENGTH_STEP
 
 
 def check_calls(
     rows: Sequence[DatasetRow], messages: Sequence[Sequence[Message]], max_length: int
 ) -> None:
-    """Check that an agent that makes calls is not trained without one.
+    """Check that an agent that makes tool calls is not trained on rows without calls.
 
     Args:
         rows: The rows to train on.
@@ -108,12 +108,12 @@ def check_calls(
 
 
 def _count_trained_calls(messages: Sequence[Message]) -> int:
-    """Return the number of trained turns that make a call."""
+    """Count the trained turns that make a tool call."""
     return sum(bool(message.get("tool_calls")) and is_trained(message) for message in messages)
 
 
 def _read_context_length(base: Path) -> int | None:
-    """Return the longest context of a base model, by its configuration."""
+    """Return the maximum context length of a base model according to its configuration."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

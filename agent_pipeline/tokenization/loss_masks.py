@@ -1,4 +1,4 @@
-"""Conversations as tokens, and which of these tokens are trained.
+"""Encoding of conversations as tokens with a loss mask, which tells which tokens are trained.
 
 Trained tokens are those of the assistant and the stop token of its turn. No `{% generation %}`
 marks are needed: the text of the assistant's turn `i` is what `render(messages[: i + 1])` has
@@ -25,7 +25,9 @@ from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, list_calls
 
 MAX_CALL_POSITIONS = 8
-"""Most positions of a turn at which a call may begin: the first ones, and the end of the words."""
+"""Maximum number of positions in a turn at which a call may begin: the first positions, and the end
+of the words.
+"""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
 
@@ -52,7 +54,7 @@ class Encoded:
 
     @property
     def labels(self) -> list[int]:
-        """`input_ids`, with −100 (PyTorch's ignore index) for tokens that are not trained."""
+        """A copy of `input_ids` with −100 (PyTorch's ignore index) for untrained tokens."""
         return [
             token if is_token_trained else -100
             for token, is_token_trained in zip(self.input_ids, self.trained, strict=True)
@@ -60,7 +62,7 @@ class Encoded:
 
 
 def find_call_positions(words: str) -> list[int]:
-    """Return the positions in a turn's words, stripped, at which a call may begin."""
+    """Return the positions in a turn's stripped text at which a tool call may begin."""
     sentence_starts = [0, *(match.start() for match in _SENTENCE_END.finditer(words))]
     positions = [*sentence_starts[: MAX_CALL_POSITIONS - 1], len(words)]
     return list(dict.fromkeys(positions))
@@ -69,7 +71,7 @@ def find_call_positions(words: str) -> list[int]:
 def encode_conversation(
     renderer: ChatRenderer, messages: list[Message], tools: list[Tool] | None
 ) -> Encoded:
-    """Return a conversation as tokens with its loss mask.
+    """Encode a conversation as tokens with its loss mask.
 
     Args:
         renderer: The model's tokenizer and chat template.
@@ -105,7 +107,7 @@ def encode_conversation(
 
 
 def _first_token_from(token_starts: list[int], first: int, end: int, character: int) -> int:
-    """Return the first token of a turn that begins at a character or later.
+    """Return the first token of a turn that begins at or after a given character.
 
     Args:
         token_starts: The character at which each token begins.
@@ -123,7 +125,7 @@ def _first_token_from(token_starts: list[int], first: int, end: int, character: 
 
 
 def _strip_blanks(text: str) -> str:
-    """Return a text in a form that templates and tokenizers do not change.
+    """Return a text without the blanks that templates and tokenizers change.
 
     Templates trim, tokenizers normalize (NFC), and SentencePiece moves spaces.
     """
@@ -131,7 +133,7 @@ def _strip_blanks(text: str) -> str:
 
 
 def _shows(shown_text: str, text: str) -> bool:
-    """Return whether a stripped text shows a text, directly or as an escaped JSON string.
+    """Return whether a stripped text contains another text, directly or as an escaped JSON string.
 
     Llama 3.1's template puts tool results into JSON.
     """
@@ -147,11 +149,11 @@ MaskDefect = Literal[
     "other_words",
     "trained_after_end",
 ]
-"""What is wrong with a mask, in the order in which `check_mask` looks for it."""
+"""Defects of a loss mask, in the order in which `check_mask` searches for them."""
 
 
 class MaskError(DataError):
-    """A mask that cannot be proven on its tokens.
+    """Raised if the tokens do not prove that a loss mask is right.
 
     Attributes:
         defect: What is wrong.
@@ -165,7 +167,7 @@ class MaskError(DataError):
 
 
 class _MaskChecker:
-    """The check of one conversation's mask, turn by turn."""
+    """The check of one conversation's loss mask, turn by turn."""
 
     def __init__(
         self, encoded: Encoded, renderer: ChatRenderer, messages: list[Message], row_name: str
@@ -209,7 +211,7 @@ class _MaskChecker:
         return self._renderer.decode(self._encoded.input_ids[start:end])
 
     def _check_mask_of_turn(self, index: int, previous_end: int, start: int, end: int) -> None:
-        """Check that a turn is trained as its message demands, and nothing before the turn."""
+        """Check that a turn is trained as its message requires, and that nothing before it is."""
         trained = self._encoded.trained
         should_be_trained = is_trained(self._messages[index])
         is_turn_wrong = any(value != should_be_trained for value in trained[start:end])
@@ -228,7 +230,7 @@ class _MaskChecker:
             )
 
     def _check_tool_results(self, first: int, end: int, shown_between: str) -> None:
-        """Check that the tool results before a turn are shown outside the trained tokens."""
+        """Check that the tool results before a turn appear outside of the trained tokens."""
         for index in range(first, end):
             message = self._messages[index]
             if message["role"] == "tool" and not _shows(
@@ -241,7 +243,7 @@ class _MaskChecker:
                 )
 
     def _check_words(self, index: int, shown_turn: str) -> None:
-        """Check that the tokens of a turn decode to the assistant's words, calls and thought."""
+        """Check that the tokens of a turn decode to the assistant's text, calls and thought."""
         message = self._messages[index]
         for text in self._texts_to_show(message):
             if not _shows(shown_turn, text):
@@ -267,7 +269,7 @@ def check_mask(
     messages: list[Message],
     row_name: str = "this row",
 ) -> None:
-    """Prove the mask on the tokens, not on how they were made.
+    """Prove that a loss mask is right by decoding its tokens.
 
     At least one token is trained. Each turn ends with the stop token, which is trained if the turn
     is. No token of a tool result, and none of a turn with `weight: 0`, is trained. Each span

@@ -1,4 +1,4 @@
-"""Values that a message states, and whether they were only in what was cut away.
+"""Values in a message, and the search for values that occurred only in removed messages.
 
 A value is what an agent must read somewhere before it can state it: a number, an id, a date, an
 address, a name, or a value of a JSON result. Ordinary words are not values. What is cut away, and
@@ -16,33 +16,39 @@ from agent_pipeline.sessions.session import THOUGHT, Message, list_calls
 from agent_pipeline.sessions.transcript import list_texts
 
 MIN_SOURCE_LENGTH = 3
-"""Characters; a shorter value (a count, "no") is in many texts by chance."""
+"""Minimum length of a value in characters. A shorter value, such as "no", is in many texts by
+chance.
+"""
 _MAX_LEAF_LENGTH = 80
-"""Characters of a JSON value that may be repeated word for word; a longer value is a text."""
+"""Maximum length of a JSON value in characters. A longer value is a text that is not repeated word
+for word.
+"""
 _MIN_DIGITS_OF_ID = 2
 _MAX_WORDS_OF_NAME = 4
 _SENTENCE_CONTEXT = 20
-"""Characters before a word that decide whether the word starts a sentence."""
+"""Number of characters before a word that decide whether the word starts a sentence."""
 
 _WORD = re.compile(r"[^\W_](?:[\w'’@#+./,:-]*\w)?")
 _GROUPED_NUMBER = re.compile(r"\d{1,3}(?:[.,'’ ]\d{3})+")
 _DECIMAL_NUMBER = re.compile(r"(\d+|\d{1,3}(?:[.,'’]\d{3})+)[.,](\d+)")
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;\n*>-])[\s\"'“”«»(*_-]*$")
 _UNUSUAL_CHARACTERS = re.compile(r"[A-Z_@]|\d\D*\d|[^\x00-\x7f]")
-"""What an ordinary English word lacks: a capital, two digits, a sign, or another script."""
+"""Pattern of characters that ordinary English words lack: a capital, two digits, a sign, or another
+script.
+"""
 _JSON_OPENS = re.compile(r"[{\[]")
 
 
 @dataclass(frozen=True)
 class _Word:
-    """A word of a text, and the position at which it starts."""
+    """A word in a text, and its start position."""
 
     start: int
     text: str
 
 
 class ReadableValues:
-    """The values that are readable in texts, in whatever form they were written.
+    """The values that a reader can find in texts, in whatever form they are written.
 
     Attributes:
         leaves: The short scalar values of JSON in messages that are not the user's.
@@ -80,13 +86,13 @@ class ReadableValues:
                 self._names.add(word.text.casefold())
 
     def has_value(self, value: str) -> bool:
-        """Return whether a value is readable here, in this form or another."""
+        """Return whether the texts contain a value, in its own form or in another form."""
         if _list_forms(value) & self._words:
             return True
         return len(value) >= MIN_SOURCE_LENGTH and _contains_words(self._text, value.casefold())
 
     def has_name(self, word: str) -> bool:
-        """Return whether a word is used as a name here.
+        """Return whether the texts contain a word that is used as a name.
 
         A name has a capital letter within a sentence, or is in a short JSON value.
         """
@@ -96,7 +102,7 @@ class ReadableValues:
 def find_lost_values(
     message: Message, cut_values: ReadableValues, kept_values: ReadableValues
 ) -> list[str]:
-    """Return the values that a message states and that only the cut messages had.
+    """Return the values of a message that only the removed messages contained.
 
     Args:
         message: An assistant's message.
@@ -138,13 +144,13 @@ def _looks_like_name(word: _Word, text: str, cut_values: ReadableValues) -> bool
 
 
 def _find_words(text: str) -> Iterator[_Word]:
-    """Yield the words of a text. Signs inside a word belong to it (`48.20`, `mia_li_3668`)."""
+    """Yield the words of a text. Characters inside a word belong to it (`48.20`, `mia_li_3668`)."""
     for match in _WORD.finditer(text):
         yield _Word(match.start(), match.group())
 
 
 def _list_forms(word: str) -> set[str]:
-    """Return the forms in which a value is compared.
+    """Return the forms of a value that are compared with other values.
 
     A number has one form, however its thousands and decimals are written.
     """
@@ -160,7 +166,7 @@ def _list_forms(word: str) -> set[str]:
 
 
 def _starts_sentence(text: str, start: int) -> bool:
-    """Return whether the word at a position starts a sentence."""
+    """Return whether the word at a position is the first word of a sentence."""
     context = text[max(0, start - _SENTENCE_CONTEXT) : start]
     if not _SENTENCE_START.search(context):
         return False
@@ -169,7 +175,7 @@ def _starts_sentence(text: str, start: int) -> bool:
 
 
 def _contains_words(text: str, value: str) -> bool:
-    """Return whether a text has a value as whole words.
+    """Return whether a text contains a value as whole words.
 
     Scripts without spaces between words have no word borders.
     """
@@ -181,7 +187,7 @@ def _contains_words(text: str, value: str) -> bool:
 
 
 def _find_leaves(text: str) -> Iterator[str]:
-    """Yield the short scalar values of JSON objects and lists, wherever they are in a text."""
+    """Yield the short scalar values of JSON objects and lists at any place in a text."""
     decoder = json.JSONDecoder()
     position = 0
     while (match := _JSON_OPENS.search(text, position)) is not None:
@@ -203,7 +209,7 @@ def _is_leaf(scalar: str) -> bool:
 
 
 def _list_scalars(value: object) -> Iterator[str]:
-    """Yield the texts and numbers in a JSON value as texts."""
+    """Yield the texts and numbers inside a JSON value as texts."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

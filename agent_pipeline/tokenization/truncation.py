@@ -1,4 +1,4 @@
-"""How a long conversation is made to fit.
+"""Shortening of a long conversation so that it fits into a length limit.
 
 Whole exchanges are removed, the oldest first. No answer is ever cut in the middle. Turns that state
 values of a removed exchange are not trained; which values these are belongs in `stated_values`.
@@ -13,7 +13,7 @@ from agent_pipeline.tokenization.stated_values import ReadableValues, find_lost_
 
 @dataclass(frozen=True)
 class Exchanges:
-    """A conversation in parts.
+    """A conversation that is split into its head and its exchanges.
 
     Attributes:
         head: The system messages at the start.
@@ -26,7 +26,7 @@ class Exchanges:
 
 
 def split_exchanges(messages: list[Message]) -> Exchanges:
-    """Return a conversation as its head and its exchanges."""
+    """Split a conversation into its head and its exchanges."""
     head_size = 0
     while head_size < len(messages) and messages[head_size]["role"] == "system":
         head_size += 1
@@ -41,7 +41,7 @@ def split_exchanges(messages: list[Message]) -> Exchanges:
 def truncate(
     messages: list[Message], count_tokens: Callable[[list[Message]], int], max_length: int
 ) -> list[Message] | None:
-    """Return a conversation without its oldest exchanges, so that it fits.
+    """Remove the oldest exchanges of a conversation, so that it fits into a length limit.
 
     The last exchange is kept whole, with its calls and results.
 
@@ -68,7 +68,7 @@ def truncate(
 def untrain_turns_without_source(
     whole: list[Message], shorter: list[Message], tools: Sequence[Tool] = ()
 ) -> list[Message]:
-    """Mark the turns that state a value which was only in what was cut away.
+    """Mark turns as untrained that use a value which only the removed messages contained.
 
     To train such a turn would be to train the model to invent the value: the number of an order
     that the turn calls with, or the name of a customer. A later turn may use a value that a marked

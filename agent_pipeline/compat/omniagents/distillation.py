@@ -1,4 +1,4 @@
-"""Distillation: the evaluation runs that a teacher passed, as training data of a student."""
+"""Distillation: evaluation runs that a teacher model passed become training data for a student."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +54,7 @@ def eval_results_to_sft_dataset(
     counts: Counter[str] | None = None,
     split: TaskSplit | None = None,
 ) -> "Dataset":
-    """Return evaluation runs as a Hugging Face dataset with the columns of `DISTILLATION`.
+    """Convert evaluation runs into a Hugging Face dataset with the columns of `DISTILLATION`.
 
     The runs are redacted, and stay in their order.
 
@@ -129,7 +129,7 @@ def eval_results_to_sft_dataset(
 
 
 def _check_passed(run: object) -> str | None:
-    """Return why a run did not pass, or None if it passed."""
+    """Return the reason why an evaluation run did not pass, or None if it passed."""
     passed = get_value(run, "passed")
     if passed is True:
         return None
@@ -137,7 +137,7 @@ def _check_passed(run: object) -> str | None:
 
 
 def _make_run_session(run: object, teacher: str | None) -> Session:
-    """Return a run as a session that is not repaired yet."""
+    """Convert an evaluation run into a session that is not repaired yet."""
     history = get_value(run, "history")
     return make_session(
         read_chat(history),

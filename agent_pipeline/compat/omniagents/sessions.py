@@ -1,4 +1,4 @@
-"""The sessions of an agent: their list, their items, and datasets of sessions that pass filters.
+"""The sessions of an agent: lists of sessions, their items, and datasets of filtered sessions.
 
 Filters and formats of omniagents are here. How sessions are read, repaired and redacted belongs to
 `ingestion`.
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 Store = str | Path | Location | TraceSource | Sequence[str | Path | Location]
-"""A store, several stores, or a reader that is open."""
+"""A store, several stores, or an open reader."""
 
 Measure = str | Callable[[EvaluationContext], Any]
 """The name of a registered measure, such as `at_most_steps(12)`, or a function of a context."""
 
 Predicate = Callable[[list[RecordedItem]], bool]
-"""A function that returns whether the items of a session pass."""
+"""A function that takes the items of a session and returns whether the session passes."""
 
 FORMATS = ("conversational", "prompt_completion", "prompt_completion_messages")
 
 
 class StoredSession(NamedTuple):
-    """A session as its store lists it; `message_count` is the number of its items."""
+    """A session as its store lists it. `message_count` is the number of the session's items."""
 
     id: str
     archived: bool
@@ -65,7 +65,7 @@ class StoredSession(NamedTuple):
 def list_sessions(
     project_slug: str, agent_slug: str, *, store: Store | None = None
 ) -> list[StoredSession]:
-    """Return all sessions of an agent, also the archived and the empty ones, sorted by id.
+    """Return all sessions of an agent, including archived and empty sessions, sorted by id.
 
     Args:
         project_slug: The project.
@@ -89,7 +89,7 @@ def list_sessions(
 def load_history(
     session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None
 ) -> list[RecordedItem]:
-    """Return the items of a session, in order. Private data is not replaced.
+    """Return the items of a session in order. Private data in the items is not redacted.
 
     Args:
         session_id: The session.
@@ -219,7 +219,7 @@ def export_traces_for_sft(
 
 @dataclass(frozen=True)
 class _Filters:
-    """The filters of an export, in the order in which they apply."""
+    """The filters of an export, in the order in which they are applied."""
 
     judgment: str | None
     predicate: Predicate | None
@@ -228,7 +228,7 @@ class _Filters:
     leak_patterns: list[re.Pattern[str]]
 
     def check_stored(self, session: Session, items: list[RecordedItem]) -> str | None:
-        """Return why a session is left out, by the content of its store."""
+        """Return the reason why a session is left out, based on the content of its store."""
         if session.archived:
             return "archived"
         if not items or not session.messages:
@@ -239,7 +239,7 @@ class _Filters:
         return find_filter_reason(items, self.predicate)
 
     def check_prepared(self, session: Session) -> str | None:
-        """Return why a repaired and redacted session is left out.
+        """Return the reason why a repaired and redacted session is left out.
 
         Texts that give the verdict away are removed from the session.
         """
@@ -265,7 +265,7 @@ class _Filters:
 def _read_filtered(
     source: TraceSource, key: PartitionKey, filters: _Filters, repair: Mapping[str, str] | None
 ) -> Iterator[tuple[Session, str | None]]:
-    """Yield every session of an agent with the reason why it is left out, if there is one."""
+    """Yield every session of an agent with the reason for leaving it out, or None."""
     settings = load_settings()
     options = settings.reading(key)
     if repair:
@@ -289,7 +289,7 @@ def _read_filtered(
 
 
 def _open_store(store: Store | None) -> TraceSource:
-    """Return a reader of the stores, or of the stores of the settings.
+    """Return a reader of the given stores, or of the stores that the settings name.
 
     Raises:
         StoreError: A store cannot be read.
@@ -310,6 +310,6 @@ def _open_store(store: Store | None) -> TraceSource:
 
 
 def _warn_of_notes(source: TraceSource) -> None:
-    """Warn of what a person should know about a store, such as a missing file of verdicts."""
+    """Warn the user about notes on a store, such as a missing file of verdicts."""
     for note in source.notes:
         warnings.warn(note, stacklevel=3)

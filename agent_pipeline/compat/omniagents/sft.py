@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 DTYPES = ("bfloat16", "float16", "float32", "auto")
 COMPARED_CONVERSATIONS = 8
-"""Training conversations on which an exported GGUF file is compared with the model."""
+"""Number of training conversations on which an exported GGUF file is compared with the model."""
 GREETING: Row = {"messages": [{"role": "user", "content": "Hello"}], "tools": []}
 
 
 @dataclass(frozen=True)
 class SFTTrainingConfig:
-    """Options of a training run. Names that TRL has too mean the same as in TRL.
+    """Options of a training run. Names that also exist in TRL have the same meaning as in TRL.
 
     Attributes:
         per_device_batch_size: Rows per forward pass.
@@ -69,7 +69,7 @@ class SFTTrainingConfig:
     report_to: str = "none"
 
     def to_trl_config(self, **changes: object) -> "SFTConfig":
-        """Return TRL's configuration of this run. `changes` are options of TRL.
+        """Convert the options into TRL's configuration. `changes` are options of TRL.
 
         The configuration uses bfloat16 only if the device supports it.
         """
@@ -116,7 +116,7 @@ class SFTTrainingResult:
     longest_row: int = 0
 
     def save_model(self, path: str | Path) -> str:
-        """Copy the model with its tokenizer and its chat template, and return the copy."""
+        """Copy the model with its tokenizer and chat template, and return the path of the copy."""
         return copy_model(Path(self.model_path), path)
 
     def to_ollama(
@@ -211,14 +211,14 @@ class SFTTrainer:
 
     @cached_property
     def model(self) -> "PreTrainedModel":
-        """The model in memory. It is loaded when it is first used."""
+        """The model in memory, which is loaded when it is first used."""
         device = probe_device()
         device_map = self.device_map if device.name != "cpu" else None
         return load_model(self._base, device, dtype=self._choose_dtype(), device_map=device_map)
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the training template and a pad token."""
+        """The tokenizer, with the chat template for training and a pad token."""
         return self._renderer.tokenizer
 
     @cached_property
@@ -332,7 +332,7 @@ def train_sft(
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", prompt: str, completion: str) -> Encoded:
-    """Return a prompt and its completion as tokens, of which the completion is trained.
+    """Return the tokens of a prompt and its completion, in which only the completion is trained.
 
     The token that ends a text is trained too.
     """

@@ -171,7 +171,7 @@ class AgentSFTTrainer:
     def evaluate(
         self, data: object = None, max_samples: int = 0, max_new_tokens: int = 96
     ) -> EvalResult:
-        """Ask the model at every turn of the agent. Before a training run, it is the base model.
+        """Let the model answer at every agent turn. Before training, the base model answers.
 
         Args:
             data: Conversations; by default `eval_data`.
@@ -226,7 +226,7 @@ class AgentSFTTrainer:
         return EvalResult(accuracy, average_losses(forward_pass.losses), len(scores), details)
 
     def save_model(self, path: str | Path) -> str:
-        """Copy the trained model with its tokenizer and its chat template, and return the copy.
+        """Copy the trained model with its tokenizer and chat template, and return the copy's path.
 
         Raises:
             ModelError: No model was trained or loaded.
@@ -258,12 +258,12 @@ class AgentSFTTrainer:
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the training template."""
+        """The tokenizer, with the chat template for training."""
         return self.answerer.renderer.tokenizer
 
     @property
     def answerer(self) -> TurnAnswerer:
-        """The model with its tokenizer and its template. It is loaded when it is first used."""
+        """The model with its tokenizer and chat template, which is loaded when it is first used."""
         if self._answerer is None:
             base = find_base_model(self.config.base_model)
             self._answerer = TurnAnswerer.of(
@@ -290,7 +290,7 @@ class AgentSFTTrainer:
         record_count: int,
         train: Callable[[Path, Path, list[Row]], TrainingReport],
     ) -> TrainingResult:
-        """Run a training step on the adapter, and replace the model by the result."""
+        """Run a further training step on the adapter, and replace the model by the result."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
             raise ModelError(
                 "There is no adapter to continue from: call train() with use_lora, or "
@@ -303,7 +303,7 @@ class AgentSFTTrainer:
         return self._make_result(report, {"records": record_count})
 
     def _replace_model(self, build_dir: Path) -> None:
-        """Put the model that was just trained in the place of the model in `output_dir`."""
+        """Replace the model in `output_dir` by the model that was just trained."""
         self.model_path, self._answerer = self._output_dir / MODEL_FOLDER, None
         shutil.rmtree(self.model_path, ignore_errors=True)
         build_dir.rename(self.model_path)
@@ -340,7 +340,7 @@ class AgentSFTTrainer:
 
 
 def _mix_batches(learner: OnlineContinualLearner, rows: list[Row], batch_size: int) -> list[Row]:
-    """Return a stream of batches with replayed rows, and show each batch to the buffer."""
+    """Return a stream of batches with added replay rows, and offer each batch to the buffer."""
     stream: list[Row] = []
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]

@@ -50,18 +50,18 @@ from agent_pipeline.sessions.session import Message, Tool, hash_json
 DEFAULT_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
 Model = Callable[[list[Message], list[Tool]], "str | Message"]
-"""A model as a function from messages and tools to its reply: a text, or a message with calls."""
+"""A function that takes messages and tools and returns a reply: a text, or a message with calls."""
 
 
 class SampleRow(DatasetRow, total=False):
-    """A sample as a row, with its instructions."""
+    """A sample as a dataset row, together with its instructions."""
 
     instructions: Sequence[object] | None
 
 
 @dataclass(frozen=True)
 class _AnsweredTurn:
-    """A turn, and the model's reply."""
+    """A turn of a conversation, and the model's reply at this turn."""
 
     sample: TurnSample
     reply: str
@@ -69,7 +69,7 @@ class _AnsweredTurn:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """The values that a score is the mean of, and its details."""
+    """The values whose mean is a score, and the score's details."""
 
     values: Sequence[float]
     details: Mapping[str, object]
@@ -77,7 +77,7 @@ class _Measurement:
 
 @dataclass(frozen=True)
 class _TestedModel:
-    """A model that answers turns, and that plays.
+    """A model under test, which can answer turns and play tasks.
 
     Attributes:
         reply: Returns the reply at each turn; None if the turn does not fit.
@@ -264,7 +264,7 @@ def _measure_reasoning(turns: Sequence[_AnsweredTurn]) -> _Measurement:
 def _measure_instructions(
     turns: Sequence[_AnsweredTurn], instructions: Mapping[str, Sequence[object] | None]
 ) -> _Measurement:
-    """Measure how many instructions are followed.
+    """Measure how many of the instructions the replies follow.
 
     Args:
         turns: The turns.
@@ -299,7 +299,7 @@ CAPABILITIES = (*MEASUREMENTS, "instruction_following")
 def _check_instructions(
     turn: _AnsweredTurn, instructions: Sequence[object] | None
 ) -> dict[str, bool]:
-    """Return whether a reply follows each instruction that applies to it."""
+    """Return, for each instruction that applies to a reply, whether the reply follows it."""
     sample = turn.sample
     outcomes: dict[str, bool] = {}
     if not instructions:
@@ -317,7 +317,7 @@ def _check_instructions(
 
 
 def _write_reply(reply: object) -> str:
-    """Return the reply of a function as text that `parse_reply` reads."""
+    """Convert the reply of a function into text that `parse_reply` can read."""
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, Mapping):

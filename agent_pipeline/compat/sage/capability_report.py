@@ -40,7 +40,7 @@ class CapabilityReport:
         return mean([value for value in scores if value is not None])
 
     def get_score(self, cap: str) -> float | None:
-        """Return the score of a capability.
+        """Return the score of a capability by its name.
 
         Raises:
             ArgumentError: The capability was not measured.

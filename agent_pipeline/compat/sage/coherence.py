@@ -1,4 +1,4 @@
-"""The coherence of a reply with the steps before it, for the capability `reasoning`."""
+"""Coherence of a reply with the steps before it, measured for the capability `reasoning`."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from agent_pipeline.sessions.transcript import list_texts
 
 
 def find_fault(sample: TurnSample, parsed: ParsedReply) -> str | None:
-    """Return why a reply breaks the chain of steps, or None if it does not.
+    """Return the reason why a reply contradicts the earlier steps, or None if it does not.
 
     The reasons are `invalid_call`, `repeated_call`, `ungrounded_argument` and `ungrounded_number`.
     """
@@ -37,7 +37,7 @@ def find_fault(sample: TurnSample, parsed: ParsedReply) -> str | None:
 
 
 def _list_values(arguments: object) -> list[str | int | float]:
-    """Return the texts and numbers in the arguments of a call."""
+    """Return the texts and numbers in the arguments of a tool call."""
     if isinstance(arguments, dict):
         arguments = list(arguments.values())
     if isinstance(arguments, list):
@@ -48,7 +48,7 @@ def _list_values(arguments: object) -> list[str | int | float]:
 
 
 def compute_f1(left_text: str, right_text: str) -> float:
-    """Return the F1 of the words of two texts; 1 if both texts have no words."""
+    """Return the F1 score of the words in two texts, which is 1 if both texts have no words."""
     left, right = Counter(plain(left_text).split()), Counter(plain(right_text).split())
     if not left or not right:
         return float(left == right)

@@ -75,7 +75,7 @@ class AgentSFTConfig:
         return TrainingConfig.translated({**vars(self), "in_order": self.use_online_continual})
 
     def make_selector(self, row_count: int) -> CoresetSelector:
-        """Return the selector of the coreset of `row_count` rows."""
+        """Return the coreset selector that chooses from `row_count` rows."""
         size = self.coreset_target_size
         if size is None:
             size = min(DEFAULT_CORESET_SIZE, math.ceil(row_count / 2))
@@ -112,7 +112,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The figures of a model on turns of its agent.
+    """The evaluation figures of a model on turns of its agent.
 
     Attributes:
         accuracy: The share of turns that are right: a call by its name and arguments, an answer by

@@ -25,7 +25,7 @@ from agent_pipeline.sessions.session import hash_json
 
 Sample: TypeAlias = DatasetRow
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
-"""A function that returns the loss of each sample, in order; None if a sample has no loss."""
+"""A function that returns the loss of each sample in order, or None for a sample without a loss."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class CoresetSelector:
         )
 
     def select(self, samples: Sequence[Sample], model: object = None) -> list[Sample]:
-        """Return the selected samples, in their order.
+        """Return the selected samples in their original order.
 
         A `UserWarning` tells if the strategy tends to select noise.
 
@@ -85,7 +85,7 @@ class CoresetSelector:
         ]
 
     def compute_losses(self, samples: Sequence[Sample], model: object) -> list[float | None]:
-        """Return the mean loss of each sample over its trained tokens, in nats.
+        """Return the mean loss per trained token of each sample, in nats.
 
         Args:
             samples: The samples.
@@ -134,7 +134,7 @@ class CoresetSelector:
 
 
 def _add_row_ids(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples with a `row_id`.
+    """Return samples, each with a `row_id`.
 
     A sample without a `row_id` gets the hash of its content, and how many equal samples precede it.
     """

@@ -1,4 +1,4 @@
-"""Training methods to compare, with the names of SAGE.
+"""Training methods that can be compared, with the names of SAGE.
 
 The settings of the methods belong to `config.methods`, and the comparison to `method_comparison`.
 """
@@ -30,7 +30,7 @@ from agent_pipeline.progress import Progress, silent
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """A training method. Options that it does not have are those of `AgentSFTConfig`.
+    """A training method. Options that it does not set have the defaults of `AgentSFTConfig`.
 
     Attributes:
         use_trajectory_collection: Whether the method trains on runs of an agent (FireAct).
@@ -54,7 +54,7 @@ class MethodConfig:
     trajectory_filter: TrajectoryFilter = field(default_factory=TrajectoryFilter)
 
     def config(self, base_model: str, train_data: object, **options: object) -> AgentSFTConfig:
-        """Return the options of a training run by this method.
+        """Return the options with which this method trains a model.
 
         Args:
             base_model: The base model.
@@ -121,7 +121,7 @@ class MethodConfig:
 
 
 def _make_method(method_id: str, settings: MethodSettings) -> MethodConfig:
-    """Return a method with the switches that its settings turn on.
+    """Return a method whose switches follow from its settings.
 
     No setting tells that data are runs of an agent: in the graph, all data are.
     """
@@ -149,14 +149,14 @@ class MethodRegistry:
 
     @staticmethod
     def get_quick_methods() -> dict[str, MethodConfig]:
-        """Return the baseline, a coreset, and a coreset with replay."""
+        """Return three quick methods: the baseline, a coreset, and a coreset with replay."""
         return {method_id: _make_method(method_id, METHODS[method_id]) for method_id in QUICK}
 
     @staticmethod
     def compare(
         partition: str, *methods: str, progress: Progress = silent, **options: object
     ) -> dict[str, Any]:
-        """Train the model of a partition by some methods, and return the report.
+        """Train the model of a partition with several methods, and return the report.
 
         The asset `method_comparison` does the same in the graph.
 

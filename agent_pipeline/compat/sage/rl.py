@@ -1,4 +1,4 @@
-"""Training from preferences and rewards: one configuration for several algorithms.
+"""Training from preferences and rewards, with one configuration for several algorithms.
 
 | algorithm | trainer | columns of the data |
 |---|---|---|
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Algorithm = Literal["ppo", "dpo", "kto", "grpo", "rloo"]
 Reward = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
-"""The `reward_funcs` of TRL: the name of a reward model, a function of completions, or several."""
+"""The `reward_funcs` of TRL: a reward model's name, a function of completions, or a list."""
 Row: TypeAlias = DatasetRow
 Options = dict[str, Any]
 
@@ -98,7 +98,7 @@ class RLTrainingConfig:
 
     @property
     def trainer_class(self) -> Any:
-        """The trainer of TRL."""
+        """TRL's trainer class for the algorithm."""
         import trl
 
         return getattr(trl, f"{TRL_NAMES[self.algorithm]}Trainer")
@@ -106,7 +106,7 @@ class RLTrainingConfig:
     def to_trl_config(
         self, output_dir: str = "./rl_output", **options: object
     ) -> "TrainingArguments":
-        """Return the configuration of TRL.
+        """Convert the options into the algorithm's TRL configuration.
 
         The configuration uses bfloat16 only if the device supports it. For `ppo`, a warning
         explains how GRPO differs from PPO.
@@ -147,7 +147,7 @@ class RLTrainingConfig:
         output_dir: str = "./rl_output",
         **options: object,
     ) -> Any:
-        """Return the trainer of a model.
+        """Create the algorithm's trainer for a model.
 
         The model before training is the reference.
 
@@ -182,7 +182,7 @@ class RLTrainingConfig:
     def _build_preference_trainer(
         self, model: object, rows: list[Row], tokenizer: object, output_dir: str, options: Options
     ) -> Any:
-        """Return the trainer of the steps `dpo` and `kto`, with options of TRL."""
+        """Create the trainer for `dpo` or `kto` with the given TRL options."""
         from agent_pipeline.training.preference_examples import set_reference
         from agent_pipeline.training.preference_steps import METHODS
         from agent_pipeline.training.trainers.preferences import (
@@ -215,7 +215,7 @@ class RLTrainingConfig:
     def _build_grpo_trainer(
         self, model: object, rows: list[Row], tokenizer: object, output_dir: str, options: Options
     ) -> Any:
-        """Return the trainer of the step `grpo`, with settings of `grpo_adapter`."""
+        """Create the trainer for `grpo` with the given settings of `grpo_adapter`."""
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.config import fill_size_defaults
         from agent_pipeline.training.on_policy_steps import build_trainer_over_epochs
@@ -253,12 +253,12 @@ class RLTrainingConfig:
 
 
 def _load_named_model(model: Any) -> Any:
-    """Return a model in memory. A name is loaded."""
+    """Return a model unchanged, or load the model that has a given name."""
     return load_model(find_base_model(model), probe_device()) if isinstance(model, str) else model
 
 
 def add_row_defaults(data: Iterable[Mapping[str, object]]) -> list[Row]:
-    """Return the rows of the split `train`, with ids if they have none.
+    """Return the rows of the split `train`. Rows without ids get ids.
 
     A row without a split belongs to `train`.
     """

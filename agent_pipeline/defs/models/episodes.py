@@ -1,4 +1,4 @@
-"""The asset `episodes`: does the model do the job? It plays held-out tasks in the agent's world."""
+"""The asset `episodes`: the model plays the held-out tasks in the agent's world."""
 
 import dagster as dg
 

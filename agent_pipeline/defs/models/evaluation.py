@@ -98,9 +98,7 @@ def evaluation(
 
 
 def better_check(report: EvaluationReport, why: str | None = None) -> dg.AssetCheckResult:
-    """Return whether the adapter makes significantly more exact calls, and not by always
-    calling.
-    """
+    """Return the check that the adapter makes significantly more exact calls than its base."""
     better, model, reasons = (
         report.differences["exact_call_accuracy"],
         report.adapter,

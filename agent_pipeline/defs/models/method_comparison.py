@@ -1,4 +1,4 @@
-"""The asset `method_comparison`, which no nightly run makes."""
+"""The asset `method_comparison`, which is not part of any nightly run."""
 
 import base64
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The asset `trained_sessions`, which lets a night train or wait."""
+"""The asset `trained_sessions`, which decides whether a night trains the agent or waits."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -57,7 +57,7 @@ def trained_sessions(
 def _rule(
     context: dg.AssetExecutionContext, settings: Settings, trained: bool
 ) -> TrainingRule | None:
-    """When the night that this run belongs to trains; `None` for a run that a person started."""
+    """Return the rule for when a night trains, or `None` for a run that a person started."""
     if NIGHT_TAG not in context.run.tags:
         return None
     key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)

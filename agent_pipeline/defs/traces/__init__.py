@@ -1,1 +1,1 @@
-"""Assets of the stage `traces`: sessions, read, judged and curated."""
+"""Assets of the stage `traces`: sessions that are read, judged, and curated."""

@@ -1,4 +1,4 @@
-"""Assets of the stage `traces`: what the agents left behind, read, judged and curated."""
+"""Assets of the stage `traces`: logged sessions, judged sessions, and curated sessions."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ from agent_pipeline.sessions.damage import make_repair_policy
 def session_store(
     context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.DataVersionsByPartition:
-    """Observe the store: return the data version of each known partition."""
+    """Observe the store, and return the data version of each known partition."""
     with user_errors():
         source = workspace.open_store()
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
@@ -175,7 +175,7 @@ def nothing_private_was_written(
 
 
 def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
-    """Return a warning if tool schemas were inferred, because they lack the tools' descriptions."""
+    """Return a warning if tool schemas were inferred, because such schemas lack descriptions."""
     inferred = origins.get("inferred", 0)
     advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
     why = (
@@ -235,7 +235,7 @@ def judged_sessions(
 
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
-    """Return one line per judge: its agreement with labels or the store, and Cohen's kappa."""
+    """Return one line per judge with its agreement with labels or the store, and Cohen's kappa."""
     head = [
         "beside labels, else the store",
         "sessions",

@@ -27,8 +27,8 @@ PATHS = {
     "ask which": 16,
     "instead": 12,
 }
-"""The ways in which the user leads the agent to the order. In `instead`, the user first makes a
-refused request about one order, and then a request about another order.
+"""The ways in which a simulated user names the order. In `instead`, the user first makes a refused
+request about one order, and then a request about another order.
 """
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)

@@ -1,4 +1,4 @@
-"""The turns of a shop user and their meaning, for each path on which the agent is led to the order."""
+"""The messages of a simulated shop user and their meaning, for each way of naming the order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ Turns = tuple[Turn, ...]
 
 @dataclass(frozen=True)
 class Plot:
-    """The facts of a user's story.
+    """The facts of a simulated user's story: the orders, the wish, and the names.
 
     Attributes:
         intent: The user's intent.
@@ -90,7 +90,7 @@ class Plot:
 
 
 def turns(path: str, plot: Plot) -> Turns:
-    """Return the user's turns for a path, which is a name in `difficulty.PATHS`."""
+    """Return the user's messages for a way of naming the order (see `difficulty.PATHS`)."""
     return SCRIPTS[path](plot)
 
 

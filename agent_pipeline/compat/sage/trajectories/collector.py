@@ -1,4 +1,4 @@
-"""The collector: it runs an agent on tasks, and keeps the runs.
+"""The collector, which runs an agent on tasks and stores the runs.
 
 An agent is a function of a task, or a coroutine function. There are two kinds of agents:
 
@@ -43,18 +43,18 @@ from agent_pipeline.sources.formats.fields import number, text, verdict
 
 Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], object]
-"""A function that returns a truth value, a word or a number for a run.
+"""A function that judges a run and returns a boolean, a word or a number.
 
 1 is a success and 0 is a failure. A number between them is a reward without a verdict.
 """
 
 MAX_FAILURES_IN_A_ROW = 5
-"""Failures of the infrastructure in a row after which no further task is run."""
+"""Number of consecutive infrastructure failures after which no further task is run."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its id and its words."""
+    """A task, with its id and its instruction."""
 
     task_id: str
     instruction: str
@@ -93,7 +93,7 @@ class CollectorConfig:
 
 
 class TrajectoryCollector:
-    """A collector that runs one task after the other, and redacts the runs.
+    """A collector that runs an agent on one task after another, and redacts the runs.
 
     Args:
         agent: The agent.
@@ -155,7 +155,9 @@ class TrajectoryCollector:
         return collected
 
     def collect_single(self, task: object) -> AgentTrajectory:
-        """Run one task, and return the run. If the infrastructure failed, `error` is set.
+        """Run the agent on one task, and return the run.
+
+        If the infrastructure failed, `error` is set.
 
         Raises:
             DataError: The task, or the agent's answer, is invalid.
@@ -197,7 +199,7 @@ class TrajectoryCollector:
         return run
 
     def _judge(self, run: AgentTrajectory) -> None:
-        """Set the success and the reward of a run, if somebody gave them."""
+        """Set the success and the reward of a run, if the agent or the judge gave them."""
         if run.error:
             return
         rewards = [step.reward for step in run.steps if step.reward is not None]
@@ -212,7 +214,10 @@ class TrajectoryCollector:
             run.total_reward = float(run.success)
 
     def _sort_out(self, runs: list[AgentTrajectory]) -> list[AgentTrajectory]:
-        """Return the runs to keep. `counts` and `dropped` receive the other runs."""
+        """Return the runs to keep.
+
+        The other runs are counted in `counts` and added to `dropped`.
+        """
         kept: list[AgentTrajectory] = []
         for run in runs:
             reason = find_unfit_reason(run, self.config.require_success)
@@ -224,7 +229,7 @@ class TrajectoryCollector:
         return kept
 
     def _load_earlier_runs(self) -> list[AgentTrajectory]:
-        """Return the runs in the file, and remove the runs in which the infrastructure failed."""
+        """Return the runs in the file, and remove runs in which the infrastructure had failed."""
         path = self.config.path
         if path is None or not Path(path).is_file():
             return []
@@ -258,7 +263,7 @@ class TrajectoryCollector:
 
 
 def _wait_for(answer: Awaitable[object]) -> object:
-    """Return the answer of an asynchronous agent.
+    """Wait for the result of an asynchronous agent, and return the result.
 
     The answer is awaited in its own thread, because a notebook already has an event loop.
     """
@@ -271,7 +276,7 @@ def _wait_for(answer: Awaitable[object]) -> object:
 
 
 def find_unfit_reason(run: AgentTrajectory, require_success: bool) -> str | None:
-    """Return why a run is not an example, or None if it may be an example."""
+    """Return the reason why a run cannot be a training example, or None if it can."""
     if run.error:
         return "infrastructure_error"
     if not require_success or run.success:
@@ -282,7 +287,7 @@ def find_unfit_reason(run: AgentTrajectory, require_success: bool) -> str | None
 
 
 def parse_task(task: object) -> Task:
-    """Return a task. The id of a text is the hash of its words.
+    """Convert a value into a task. The id of a task that is given as text is a hash of the text.
 
     Args:
         task: A text, or an object or mapping with `task_id` and `instruction`.
@@ -302,7 +307,7 @@ def parse_task(task: object) -> Task:
 
 
 def _complete_run(run: AgentTrajectory, answer: object) -> AgentTrajectory:
-    """Return a run with the agent's answer.
+    """Return a run that has been completed with the agent's answer.
 
     Raises:
         DataError: The answer is not a run.
@@ -345,7 +350,7 @@ def _complete_run(run: AgentTrajectory, answer: object) -> AgentTrajectory:
 
 
 def _make_step(step: object) -> TrajectoryStep:
-    """Return a step that can be stored as JSON.
+    """Convert a value into a step that can be stored as JSON.
 
     Raises:
         DataError: The value is not a step.

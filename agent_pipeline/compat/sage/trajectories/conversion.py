@@ -1,4 +1,4 @@
-"""Filters for runs, and the conversion of good runs to training rows."""
+"""Filters for an agent's runs, and the conversion of good runs into training rows."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ Format = Literal["chatml", "chatml_text", "alpaca"]
 
 @dataclass(frozen=True)
 class TrajectoryFilter:
-    """A filter for runs. A run whose reward or success is unknown does not pass.
+    """A filter for an agent's runs. A run with unknown reward or success does not pass.
 
     Attributes:
         min_reward: The lowest reward.
@@ -41,23 +41,23 @@ class TrajectoryFilter:
     max_steps: int | None = None
 
     def filter(self, trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
-        """Return the runs that pass, in order."""
+        """Return the runs that pass the filter, in order."""
         return [run for run in trajectories if self.find_reason(run) is None]
 
     def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, object]:
-        """Return `total`, `kept`, and `dropped`: dropped runs by their first reason."""
+        """Return the numbers of runs as `total`, `kept` and `dropped` (by first reason)."""
         runs = list(trajectories)
         dropped = dict(sorted(self.count_dropped(runs).items()))
         kept = len(runs) - sum(dropped.values())
         return {"total": len(runs), "kept": kept, "dropped": dropped}
 
     def count_dropped(self, trajectories: Iterable[AgentTrajectory]) -> Counter[str]:
-        """Return how many runs do not pass, by their first reason."""
+        """Count the runs that do not pass the filter, by their first reason."""
         reasons = [self.find_reason(run) for run in trajectories]
         return Counter(reason for reason in reasons if reason is not None)
 
     def find_reason(self, run: AgentTrajectory) -> str | None:
-        """Return why a run does not pass, or None if it passes."""
+        """Return the reason why a run does not pass the filter, or None if it passes."""
         unfit_reason = find_unfit_reason(run, self.require_success)
         if unfit_reason is not None:
             return unfit_reason
@@ -71,7 +71,7 @@ class TrajectoryFilter:
 
 @dataclass(frozen=True)
 class SFTConversionConfig:
-    """The form of the rows.
+    """Options for the format of the training rows.
 
     | format | columns |
     |---|---|
@@ -109,7 +109,7 @@ class SFTConversionConfig:
 
 
 class TrajectoryToSFTConverter:
-    """A converter of runs to rows.
+    """A converter of runs into training rows.
 
     The runs are repaired and redacted like the sessions of the lake. Each row has `session_id`,
     `content_sha256` and `task_key`.
@@ -126,7 +126,7 @@ class TrajectoryToSFTConverter:
         self._example_maker = ExampleMaker(self.config.redaction)
 
     def convert(self, trajectories: Iterable[AgentTrajectory]) -> list[dict[str, object]]:
-        """Return a row for each run that can be a row, in order."""
+        """Convert each run that can become a row into a row, in order."""
         self.counts = Counter()
         rows: list[dict[str, object]] = []
         for trajectory in trajectories:
@@ -138,7 +138,7 @@ class TrajectoryToSFTConverter:
         return rows
 
     def convert_single(self, trajectory: AgentTrajectory) -> dict[str, object]:
-        """Return the row of a run.
+        """Convert a run into a row.
 
         Raises:
             DataError: The run cannot be a row. The message has the reason.
@@ -152,7 +152,7 @@ class TrajectoryToSFTConverter:
         return row
 
     def _make_row(self, trajectory: AgentTrajectory) -> dict[str, object] | str:
-        """Return the row of a run, or the reason why the run cannot be a row."""
+        """Convert a run into a row, or return the reason why this is not possible."""
         session = make_run_session(trajectory)
         system_prompt = self.config.system_prompt
         if system_prompt is not None:
@@ -187,7 +187,7 @@ def collect_and_convert(
     judge: Judge | None = None,
     split: TaskSplit | None = None,
 ) -> list[dict[str, object]]:
-    """Run an agent on tasks, and return the rows of the good runs, in the order of the tasks.
+    """Run an agent on tasks, and return the rows of the good runs in the order of the tasks.
 
     Args:
         agent: The agent.
@@ -219,7 +219,7 @@ def collect_and_convert(
 
 
 def write_react_text(messages: list[Message], include_observations: bool = True) -> str:
-    """Return what the agent did as text in the form of ReAct.
+    """Return the agent's steps as text in the ReAct format.
 
     The lines begin with `Thought`, `Action`, `Action Input`, `Observation` or `Final Answer`.
     """
@@ -240,7 +240,7 @@ def write_react_text(messages: list[Message], include_observations: bool = True)
 
 
 def render_chatml_text(messages: list[Message], tools: list[Tool]) -> str:
-    """Return a chat as ChatML text, rendered by the training template."""
+    """Return a chat as ChatML text, rendered by the chat template for training."""
     return render_jinja(write_hermes_template(), as_template_wants(messages, "text"), tools or None)
 
 

@@ -19,18 +19,18 @@ from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.sessions.session import Session, Tool
 
 TOOL_NAME = re.compile(r"(?!_|(?:reset|get_reward|system|tools)$)[A-Za-z0-9_-]{1,64}")
-"""The names that an endpoint accepts, without the names that have a meaning in a world."""
+"""Pattern of tool names that an endpoint accepts and that have no special meaning in a world."""
 
 INCOMPLETE_REASONS = {
     "context": "does not fit into the context: start the server with a longer context",
     "length": "was cut off at its longest answer: raise max_tokens in parameters",
     "content_filter": "was blocked by a filter",
 }
-"""What happened to an incomplete answer, by its finish reason."""
+"""Descriptions of incomplete answers, by the finish reason of the endpoint."""
 
 
 class EndpointAgent:
-    """An agent that calls tools until it answers in words, or until it wrote `max_turns` messages.
+    """An agent that calls tools until it answers with text or has written `max_turns` messages.
 
     A task is an episode in a world whose tools are the functions.
 
@@ -71,7 +71,7 @@ class EndpointAgent:
         self._world = type("FunctionTools", (), attributes)
 
     def __call__(self, task: object) -> AgentTrajectory:
-        """Run one task.
+        """Run the agent on one task.
 
         Raises:
             InfrastructureError: The endpoint gave no answer or an incomplete answer, or a tool
@@ -92,7 +92,7 @@ class EndpointAgent:
         return run
 
     def _reply(self, conversations: Sequence[Conversation]) -> list[EpisodeReply]:
-        """Return the answers of the endpoint, which must be complete."""
+        """Return the answers of the endpoint. Raises an error if an answer is incomplete."""
         replies = self._player(conversations)
         for reply in replies:
             if reply.refused:
@@ -115,7 +115,7 @@ def make_tool_schema(function: Callable[..., object]) -> Tool:
     from pydantic.json_schema import GenerateJsonSchema
 
     class WithoutTitles(GenerateJsonSchema):
-        """A schema without titles, which tell a model nothing."""
+        """A JSON schema without titles, because titles do not tell a model anything."""
 
         def field_title_should_be_set(self, schema: object) -> bool:
             return False

@@ -1,4 +1,4 @@
-"""The steps of an agent's run, their files, and the conversion from and to sessions.
+"""The steps of an agent's run, files of runs, and the conversion to and from sessions.
 
 A trajectory holds the same facts as a chat:
 
@@ -27,13 +27,13 @@ from agent_pipeline.sources.formats.fields import number
 from agent_pipeline.storage.filesystem import write_atomically
 
 FINISH = "finish"
-"""The action by which a ReAct agent gives its answer, in any case."""
+"""Name of the action with which a ReAct agent gives its answer, in any letter case."""
 
 VERDICTS: dict[bool | None, str | None] = {True: "acceptable", False: "unacceptable", None: None}
 
 
 class TrajectoryStep(msgspec.Struct):
-    """One step of a run.
+    """One step of an agent's run.
 
     Attributes:
         thought: The agent's words.
@@ -55,7 +55,7 @@ class TrajectoryStep(msgspec.Struct):
 
 
 class AgentTrajectory(msgspec.Struct):
-    """One run of one task.
+    """One run of an agent on one task.
 
     Attributes:
         task_id: The task.
@@ -84,25 +84,25 @@ class AgentTrajectory(msgspec.Struct):
 
     @property
     def trajectory_id(self) -> str:
-        """The id of the run: the task, and a hash of the steps."""
+        """The id of the run, which consists of the task's id and a hash of the steps."""
         content = [self.instruction, msgspec.to_builtins(self.steps)]
         return f"{self.task_id}:{hash_json(content)[:16]}"
 
     @property
     def answer(self) -> str | None:
-        """The agent's last words, or None if the run does not end with words."""
+        """The agent's last text, or None if the run does not end with a text."""
         if not self.steps or not is_answer(self.steps[-1]):
             return None
         return _join_words(self.steps[-1])
 
 
 def is_answer(step: TrajectoryStep) -> bool:
-    """Return whether a step ends the run in words, if it is the last step."""
+    """Return whether a step, if it is the last step, ends the run with a text."""
     return not step.observation and (not step.action or _get_finish(step) is not None)
 
 
 def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory]) -> Path:
-    """Write runs to a JSON Lines file. If writing fails, the file does not change.
+    """Write runs to a JSON Lines file. If writing fails, the old file stays unchanged.
 
     Raises:
         OSError: The file cannot be written.
@@ -112,7 +112,7 @@ def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory])
 
 
 def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentTrajectory]:
-    """Return the runs of a JSON Lines file, in order.
+    """Return the runs in a JSON Lines file, in order.
 
     Args:
         path: The file. Its empty lines and unknown fields are ignored.
@@ -147,7 +147,10 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
 
 
 def make_run_messages(trajectory: AgentTrajectory) -> list[Message]:
-    """Return a run as a chat that is not repaired yet. The ids of calls are `call_1` and so on."""
+    """Convert a run into a chat that is not repaired yet.
+
+    Calls get the ids `call_1`, `call_2`, ….
+    """
     messages: list[Message] = []
     if trajectory.system_prompt:
         messages.append({"role": "system", "content": trajectory.system_prompt})
@@ -194,7 +197,7 @@ def _make_call(step: TrajectoryStep, call_id: str) -> ToolCall:
 
 
 def make_run_session(trajectory: AgentTrajectory) -> Session:
-    """Return a run as a session that is not repaired yet."""
+    """Convert a run into a session that is not repaired yet."""
     return Session(
         session_id=trajectory.trajectory_id,
         project="trajectories",
@@ -212,7 +215,7 @@ def make_run_session(trajectory: AgentTrajectory) -> Session:
 
 
 def make_trajectory(session: Session) -> AgentTrajectory:
-    """Return a repaired session as a run.
+    """Convert a repaired session into a run.
 
     The user's first message is the instruction, and the user's later messages are observations. The
     judgment of the source is `success`, and its score is `total_reward`.
@@ -236,7 +239,7 @@ def make_trajectory(session: Session) -> AgentTrajectory:
 
 
 def _make_steps(messages: list[Message]) -> list[TrajectoryStep]:
-    """Return the steps of messages.
+    """Convert messages into the steps of a run.
 
     The result of a call is the message with the id of the call, before the next call with this id.
     """
@@ -273,13 +276,13 @@ def _make_call_step(name: str, arguments: str) -> TrajectoryStep:
 
 
 def _join_words(step: TrajectoryStep) -> str:
-    """Return what a step says to the user."""
+    """Return the text that a step says to the user."""
     finish = _get_finish(step) if step.action else ""
     return "\n".join(filter(None, (step.thought, finish)))
 
 
 def _get_finish(step: TrajectoryStep) -> str | None:
-    """Return the answer in ReAct's last action, the only text of its input, or None."""
+    """Return the answer in the input of a ReAct agent's final action, or None."""
     if step.action.lower() != FINISH or step.invalid_input or len(step.action_input) != 1:
         return None
     (answer,) = step.action_input.values()
