@@ -79,7 +79,7 @@ def test_every_source_has_a_page_with_the_five_headings(name):
     assert all(body.strip() for body in bodies.values())
     introduction = " ".join(parts[0].split())
     assert f"`{name}`" in introduction
-    evidence = ("tested with", "form was taken from", "known only from")
+    evidence = ("tested with", "was written from", "The reader follows the")
     assert any(words in introduction for words in evidence)
     assert "agent-pipeline discover " in bodies["Command"]
     assert "| part | read from |" in bodies["What is read"]
