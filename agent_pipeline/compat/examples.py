@@ -173,8 +173,8 @@ def resolve_measure(measure: object) -> ConfiguredMeasure:
         return parse_measure(measure)
     if not callable(measure):
         raise ArgumentError(
-            f"The measure is a {type(measure).__name__}: give the name of a registered measure, or "
-            f"a function of a context."
+            f"The measure has the type {type(measure).__name__}: give the name of a registered "
+            "measure, or a function that takes a context."
         )
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 

@@ -102,7 +102,8 @@ def read_samples(data: object, split: str = "train") -> Samples:
     if not (samples.rows or samples.texts):
         reasons = format_counts(samples.counts, "records") or "it is empty"
         raise DataError(
-            f"The training data holds nothing to learn from ({reasons}): give records with {KEYS}."
+            f"The training data does not contain a record to learn from ({reasons}): give records "
+            f"with {KEYS}."
         )
     return samples
 
@@ -116,8 +117,8 @@ def read_conversations(data: object, split: str = "train") -> Samples:
     samples = read_samples(data, split)
     if samples.texts:
         raise DataError(
-            f"{len(samples.texts)} of {samples.counts['records']} records are texts, not "
-            f"conversations: give messages."
+            f"{len(samples.texts)} of {samples.counts['records']} records are texts, but only "
+            "conversations can be used here: give records with messages."
         )
     return samples
 
@@ -127,8 +128,8 @@ def _list_records(data: object) -> Iterable[object]:
         data = _read_path(Path(data).expanduser())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise DataError(
-            f"Training data cannot be a {type(data).__name__}: give a file, a dataset or a list of "
-            f"records."
+            f"The training data has the type {type(data).__name__}: give a file, a dataset or a "
+            "list of records."
         )
     return map(_drop_nulls, data) if hasattr(data, "features") else data
 
@@ -141,8 +142,8 @@ def _read_path(path: Path) -> Iterable[object]:
         return saved
     if not path.is_file():
         raise DataError(
-            f"The training data {path} is neither a file nor the folder of a saved dataset: give "
-            f"one of them.",
+            f"The path of the training data {path} is neither a file nor a saved dataset: give a "
+            "file, or the folder of a saved dataset.",
             path=path,
         )
     notes: list[str] = []

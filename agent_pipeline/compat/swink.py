@@ -78,7 +78,8 @@ class ExportOptions:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise SettingsError(
-                    f"The export's {name} is {value}: set it to a number from 0 to 1.",
+                    f"The option `{name}` of the export is {value}: set it to a number from 0 to "
+                    "1.",
                     setting=name,
                 )
 
@@ -134,10 +135,9 @@ class Exporter:
             scores = [run.trace.score for run in runs if run.trace.scored]
             best = f"{round(max(scores), 4)}" if scores else "not known"
             raise NothingToExport(
-                f"Nothing to export as {self.format} at the quality threshold "
-                f"{options.quality_threshold} "
-                f"({format_counts(counts) or 'there are no traces'}; the best score is {best}): "
-                f"lower the threshold, or evaluate more trials."
+                f"No run can be exported as {self.format} at the quality threshold "
+                f"{options.quality_threshold} ({format_counts(counts) or 'there are no traces'}; "
+                f"the best score is {best}): lower `quality_threshold`, or evaluate more trials."
             )
         return records
 
@@ -359,8 +359,8 @@ def _make_runs(
         counts["traces"] += 1
         if not 0 <= trace.score <= 1:
             raise DataError(
-                f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to "
-                f"1."
+                f"A trace of case {trace.case_id} has the score {trace.score}: give each trace a "
+                "score from 0 to 1."
             )
         session = trace.invocation
         if not isinstance(session, Session):

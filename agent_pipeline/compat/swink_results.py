@@ -83,8 +83,8 @@ def list_scored_traces(
         traces.append(ScoredTrace(session, score, str(case.get("case_id")), bool(scores)))
     if not traces:
         raise DataError(
-            "The evaluation result has no case with an invocation: give the result itself, not its "
-            "summary."
+            "The evaluation result does not contain a case with an invocation: give the full "
+            "result, not its summary."
         )
     if counts is not None and len(case_results) > len(traces):
         counts["cases_without_an_invocation"] += len(case_results) - len(traces)

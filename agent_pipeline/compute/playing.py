@@ -115,8 +115,9 @@ def play_all(
                 )
                 if episodes and all(episode.end == "refused" for episode in episodes):
                     raise InfrastructureError(
-                        f"{episodes[0].complaint}, and the model answered no other conversation: "
-                        "correct the settings of the model."
+                        "The model answered none of the conversations (first error: "
+                        f"{episodes[0].complaint.rstrip('.')}): correct the settings of "
+                        "the model."
                     )
             else:
                 played[name] = play(make, tasks, player, max_turns, trials, progress=report)

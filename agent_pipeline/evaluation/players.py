@@ -193,8 +193,9 @@ def endpoint_player(
         answered = answered or not all(reply.refused for reply in replies)
         if not answered and replies:
             raise InfrastructureError(
-                f"{replies[0].refused}, and the server answered no other conversation: correct "
-                "the model or the settings of the server."
+                "The server answered none of the conversations (first error: "
+                f"{replies[0].refused.rstrip('.')}): correct the model or the settings of the "
+                "server."
             )
         return replies
 

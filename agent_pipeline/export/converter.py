@@ -63,17 +63,17 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
             script = path if path.is_file() else path / SCRIPT
             if not script.is_file():
                 raise ExportError(
-                    f"{origin} names {path}, which does not contain {SCRIPT}: name the llama.cpp "
-                    f"folder that contains {SCRIPT}."
+                    f"{origin} is {path}, which does not contain {SCRIPT}: set it to the "
+                    f"llama.cpp folder that contains {SCRIPT}."
                 )
             return script.resolve()
     for place in (installed_folder(), *(Path(place).expanduser() for place in USUAL_PLACES)):
         if (place / SCRIPT).is_file():
             return (place / SCRIPT).resolve()
     raise ExportError(
-        f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter "
-        f"into {installed_folder()}), or set `llama_cpp` in pipeline.toml (or "
-        f"AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or clone llama.cpp to {USUAL_PLACES[0]}."
+        f"The converter {SCRIPT} of llama.cpp was not found: run `make install`, which installs "
+        f"it into {installed_folder()}. To use your own llama.cpp checkout, set `llama_cpp` in "
+        f"pipeline.toml (or AGENT_PIPELINE_LLAMA_CPP), or clone llama.cpp to {USUAL_PLACES[0]}."
     )
 
 
@@ -122,8 +122,8 @@ def convert(
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
         raise ExportError(
-            f"{model_dir} holds no config.json, so it is not a model that can be converted to "
-            f"GGUF: merge the adapter first."
+            f"{model_dir} does not contain a config.json, so it cannot be converted to GGUF: "
+            "merge the adapter first."
         )
     named = ["--model-name", name] if name else []
     command = [

@@ -174,9 +174,8 @@ class LlamaCpp:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise ExportError(
-                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind "
-                f"that it does not know, or its chat "
-                "template does not run there; export it again."
+                f"llama.cpp cannot load {gguf}, because the file is missing, damaged or of an "
+                "unknown kind, or because its chat template does not run: export the model again."
             ) from error
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(
             ":", 1
@@ -284,9 +283,9 @@ class LlamaCpp:
         answer = self._ask("POST", "/completion", body)
         if answer.get("truncated"):
             raise ExportError(
-                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit "
-                f"the context given to {self.path}: check "
-                "with shorter prompts or fewer new tokens."
+                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} tokens does "
+                f"not fit into the context of {self.path}: use shorter prompts, or request fewer "
+                "new tokens."
             )
         stopped = answer["stop_type"] == "eos"
         # If the model ended the answer itself, the last token is the end token.
@@ -305,8 +304,8 @@ class LlamaCpp:
             status, raw = response.status, response.read()
         except OSError as error:
             raise ExportError(
-                f"llama.cpp stopped answering while {self.path} was checked ({error}): run the "
-                f"export again."
+                f"llama.cpp stopped answering during the check of {self.path} ({error}): run the "
+                "export again."
             ) from error
         finally:
             connection.close()
@@ -317,8 +316,8 @@ class LlamaCpp:
         if status != 200:
             reason = " ".join(str(answer.get("error", {}).get("message", answer)).split())[:300]
             raise ExportError(
-                f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat "
-                f"template and the prompts."
+                f"llama.cpp refused the request {path} for {self.path} with '{reason}': check the "
+                "chat template and the prompts."
             )
         result: dict[str, object] = answer
         return result

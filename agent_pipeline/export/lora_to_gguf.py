@@ -46,13 +46,14 @@ def main(base: Path, adapter: Path, out: Path) -> None:
         if name.endswith(".lora_B.weight"):
             continue
         if module == name.removeprefix(PREFIX):
-            raise SystemExit(f"The adapter holds {name}, which is not a LoRA matrix")
+            raise SystemExit(f"The adapter contains the tensor {name}, which is not a LoRA matrix")
         layer = next((int(part) for part in module.split(".") if part.isdecimal()), None)
         rows = tensors[f"{PREFIX}{module}.lora_B.weight"]
         for new, b in model.modify_tensors(rows, f"{module}.weight", layer):
             if b.shape != rows.shape:
                 raise SystemExit(
-                    f"The converter splits {module}, so llama.cpp cannot load its LoRA"
+                    f"llama.cpp cannot load the LoRA of {module}, because the converter splits "
+                    "this module"
                 )
             for part, tensor in (("lora_a", a), ("lora_b", b)):
                 writer.add_tensor(f"{new}.{part}", tensor.to(torch.float16).contiguous().numpy())
@@ -82,7 +83,7 @@ def scale_of(config: dict[str, Any]) -> float:
     ]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or more:
         raise SystemExit(
-            "llama.cpp loads only plain LoRA adapters, and this adapter has "
+            "llama.cpp loads only plain LoRA adapters, but this adapter uses "
             f"{', '.join(more) or 'another type'}"
         )
     return float(config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1))

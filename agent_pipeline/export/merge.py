@@ -80,15 +80,15 @@ def merge_adapter(
     # Not `>`, because NaN must not pass.
     if not from_adapter <= MERGE_TOLERANCE:
         raise ExportError(
-            f"Merging {adapter_dir} changed the model (its logits differ from the adapter's by up "
-            f"to {from_adapter:.2g}, and at most {MERGE_TOLERANCE:g} is allowed): check that the "
-            f"adapter was trained on {base.path}."
+            f"The model merged with {adapter_dir} differs from the adapter (the logits differ by "
+            f"up to {from_adapter:.2g}, and at most {MERGE_TOLERANCE:g} is allowed): check that "
+            f"the adapter was trained on {base.path}."
         )
     if from_base <= 2 * from_adapter:
         raise ExportError(
-            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by "
-            f"{from_base:.2g}): train for more steps or with a "
-            "higher learning rate before exporting."
+            f"The adapter {adapter_dir} does not change the base model (the merged and base "
+            f"logits differ by {from_base:.2g}): train for more steps or with a higher learning "
+            "rate."
         )
     _save(merged, base.path, adapter_dir, out_dir)
     return MergeLogits(

@@ -116,9 +116,9 @@ def quote(text: str) -> str:
         not char.isprintable() and char not in "\n\r\t " for char in text
     ):
         raise ExportError(
-            f"A Modelfile cannot contain the value {text[:60]!r}, which has three quotes at the "
-            "end of a line, or an unprintable character: change the chat template or the stop "
-            "token."
+            f"A Modelfile cannot contain the value {text[:60]!r}, because it has an unprintable "
+            "character, or three quotes at the end of a line: change the chat template or the "
+            "stop token."
         )
     return quoted
 
@@ -138,8 +138,9 @@ def model_name(project: str, agent: str) -> str:
     )
     if not name:
         raise ExportError(
-            f"No Ollama model can be named after project '{project}' and agent '{agent}', which "
-            "have no letter from a to z and no digit: give the model a name of your own."
+            f"The names of the project '{project}' and the agent '{agent}' cannot form the name "
+            "of an Ollama model, because they contain neither a letter from a to z nor a digit: "
+            "give the model a name of your own."
         )
     return name
 
@@ -211,7 +212,7 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
     )
     if here != there:
         raise ExportError(
-            f"Ollama and training render a prompt of {name} differently, "
+            f"Ollama renders a prompt of {name} differently than training did, "
             f"{first_difference(here, there)}: do not use this model in Ollama."
         )
     return "Ollama renders a tool call and its result as training did."

@@ -147,8 +147,8 @@ def prompts(
     """
     if not conversations:
         raise DataError(
-            "The export can't be checked without held-out conversations: let at least one task be "
-            "held out."
+            "The export cannot be checked, because there are no held-out conversations: hold out "
+            "at least one task."
         )
     found_differences = []
     for number, conversation in enumerate(conversations):
@@ -203,9 +203,8 @@ def check_template(
     jinja = renderer.template.jinja
     if jinja not in (llama.chat_template, template_of(llama.path)):
         raise ExportError(
-            f"{llama.path} holds no chat template, or another one than the tokenizer, so it would "
-            f"be served with another text than it was "
-            "trained on: save the adapter's tokenizer with its training template and export again."
+            f"The chat template in {llama.path} is missing or differs from the template of "
+            "training: save the adapter's tokenizer with its training template, and export again."
         )
     # A vocabulary may be marked to begin with BOS. llama.cpp then removes the BOS of the template
     # and adds it again as a token.
@@ -247,9 +246,9 @@ def check_template(
                     else f"held-out conversation {number}"
                 )
                 raise ExportError(
-                    f"llama.cpp and training render the {what} of {where} differently, "
-                    f"{first_difference(here, there)}: choose another "
-                    "base model, or another version of xllamacpp, and export again."
+                    f"llama.cpp renders the {what} of {where} differently than training did, "
+                    f"{first_difference(here, there)}: choose another base model, or another "
+                    "version of xllamacpp, and export again."
                 )
             served = (
                 llama.tokenize(pieces, parse_special=False)
@@ -259,11 +258,11 @@ def check_template(
             if served != ids:
                 shared_length = shared_prefix_length([served, ids])
                 raise ExportError(
-                    f"llama.cpp and the tokenizer disagree on held-out conversation {number} from "
-                    f"token {shared_length} on "
-                    f"({served[shared_length : shared_length + 3]} and {ids[shared_length : shared_length + 3]}): the tokenizer's "
-                    f"pre-tokenizer or its BOS setting was "
-                    "lost in conversion."
+                    "llama.cpp and the tokenizer give different tokens for held-out conversation "
+                    f"{number} from token {shared_length} on "
+                    f"({served[shared_length : shared_length + 3]} and "
+                    f"{ids[shared_length : shared_length + 3]}), because the conversion lost the "
+                    "pre-tokenizer or the BOS setting: choose another base model."
                 )
             if conversation is not PROBE:
                 for name, more in (
@@ -275,9 +274,9 @@ def check_template(
     if not counts["texts"] and differences:
         name, cause = next(iter(differences.items()))
         raise ExportError(
-            f"llama.cpp's server shows no held-out conversation as it was trained, because of the "
-            f"tools {', '.join(sorted(differences))} "
-            f"(of {name}, {cause.why}): change these tools, and train again."
+            "llama.cpp's server renders every held-out conversation differently than training "
+            f"did, because of the tools {', '.join(sorted(differences))} (for {name}, "
+            f"{cause.why}): change these tools, and train again."
         )
     return TemplateParity(**counts, tools=dict(sorted(differences.items())))
 
@@ -354,7 +353,7 @@ def tools_at_fault(
             there = llama.render(with_plain_ids(messages_alone), schemas)
             if not here.endswith(there):  # llama.cpp removes the token that begins a text
                 causes.setdefault(
-                    name, f"{what} is written otherwise, {first_difference(here, there)}"
+                    name, f"{what} is rendered differently, {first_difference(here, there)}"
                 )
         except ExportError as error:
             causes.setdefault(name, f"{what} is refused: {reason_of(error)}")
@@ -534,4 +533,4 @@ def first_difference(a: str, b: str) -> str:
     """Return a description of the first difference between two texts."""
     shared_length = shared_prefix_length([a, b])
     start, end = max(shared_length - 10, 0), shared_length + 30
-    return f"at character {shared_length}, {a[start:end]!r} there having become {b[start:end]!r}"
+    return f"at character {shared_length}, where {a[start:end]!r} became {b[start:end]!r}"

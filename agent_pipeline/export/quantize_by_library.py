@@ -72,7 +72,10 @@ def main(library: Path, *arguments: str) -> None:
         bool(chosen.imatrix),
     )
     if known != (True, False, False, False, False, False):
-        raise SystemExit(f"{library} has other parameters than llama.cpp had in 2026")
+        raise SystemExit(
+            f"{library} has parameters that differ from the llama.cpp version that this script "
+            "supports"
+        )
     *options, source, out, kind = arguments
     chosen.ftype = FTYPES[kind]
     if options:

@@ -29,9 +29,8 @@ def check_outtypes(outtypes: Sequence[str]) -> None:
     """
     if not set(outtypes) - {LORA} or any(kind not in KINDS for kind in outtypes):
         raise ExportError(
-            f"The GGUF types to export are {list(outtypes)}: give one or more of "
-            f"{', '.join(KINDS)}, and not {LORA} alone, which only "
-            "llama.cpp's server takes."
+            f"The GGUF types to export (`outtypes`) are {list(outtypes)}: choose from "
+            f"{', '.join(KINDS)}, and choose at least one type besides {LORA}."
         )
 
 
@@ -79,9 +78,9 @@ def find_quantizer(llama_cpp_path: str | os.PathLike[str] | None = None) -> list
             str(library),
         ]
     raise ExportError(
-        f"{', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: put "
-        f"llama-quantize on PATH, set llama_cpp to a checkout "
-        "that is built, or run `make llama-server` (the pinned build)."
+        f"The types {', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: run "
+        "`make llama-server`, put llama-quantize on PATH, or set `llama_cpp` to a llama.cpp "
+        "checkout that is built."
     )
 
 
@@ -111,7 +110,7 @@ def quantize(
         out_file,
         f"Quantizing {source} to {kind}",
         dict(os.environ),
-        f"leave {kind} out of outtypes",
+        f"remove {kind} from `outtypes`",
     )
 
 

@@ -153,7 +153,7 @@ class RowReader:
         """Load the next row group into memory, and start reading the row group after it."""
         group = self._next_group.result()
         if group is None:
-            raise IndexError("the last table has no such row")
+            raise IndexError("The row is beyond the end of the last table `sessions`.")
         self._next_group_index += 1
         self._next_group = self._thread.submit(self._read_group, self._next_group_index)
         self._end_row += group.num_rows

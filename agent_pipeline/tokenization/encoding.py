@@ -254,8 +254,8 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
     ]
     if untrained and not any(encoded.trained):
         raise RowDropped(
-            f"{name} is longer than {max_length} tokens, and every turn left after shortening "
-            "states values that were cut away: raise `max_length`.",
+            f"{name} is longer than {max_length} tokens, and after shortening, every remaining "
+            "turn uses values that were only in the removed part: raise `max_length`.",
             "no_source",
             whole_tokens,
         )

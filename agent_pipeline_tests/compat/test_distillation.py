@@ -125,5 +125,5 @@ def test_nothing_to_learn_is_an_error_that_says_why() -> None:
         eval_results_to_sft_dataset([result(False)])
     with pytest.raises(DataError, match="there are no results"):
         eval_results_to_sft_dataset([])
-    with pytest.raises(DataError, match="hold no list results"):
+    with pytest.raises(DataError, match="contain no list `results`"):
         eval_results_to_sft_dataset({"passed": True})

@@ -134,10 +134,10 @@ def test_ppo_says_what_it_is_and_what_it_is_not(tmp_path):
     ("options", "what"),
     [
         ({"algorithm": "sarsa"}, "algorithm 'sarsa' does not exist"),
-        ({"algorithm": "dpo", "reward_model": "x"}, "needs no reward_model"),
+        ({"algorithm": "dpo", "reward_model": "x"}, "does not use `reward_model`"),
         ({"algorithm": "kto", "kl_coef": 0.0}, "would learn nothing"),
-        ({"kl_coef": -1}, "kl_coef is -1"),
-        ({"gamma": 0.5}, "gamma is 0.5.*set it to 1"),
+        ({"kl_coef": -1}, "`kl_coef` is -1"),
+        ({"gamma": 0.5}, "`gamma` is 0.5.*set `gamma` to 1"),
     ],
 )
 def test_what_cannot_work_is_a_value_error(options, what):

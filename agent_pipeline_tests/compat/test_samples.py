@@ -165,7 +165,7 @@ def test_what_cannot_be_learnt_is_counted():
     [
         ([], "it is empty"),
         ([{"text": "x"}], "unknown_keys 1.*give records with messages"),
-        ({"messages": CHAT}, "cannot be a dict"),
+        ({"messages": CHAT}, "has the type dict"),
         ("/nowhere.jsonl", "/nowhere.jsonl"),
     ],
 )

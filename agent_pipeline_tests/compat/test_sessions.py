@@ -200,7 +200,7 @@ def test_prompt_and_completion_are_texts_or_messages(store):
     ("options", "what"),
     [
         ({"format": "chatml"}, "'chatml' does not exist.*conversational, prompt_completion"),
-        ({"measure": 3}, "measure is a int"),
+        ({"measure": 3}, "measure has the type int"),
         ({"judgment": "good"}, "'acceptable' or 'unacceptable'"),
     ],
 )

@@ -339,8 +339,8 @@ def test_what_one_run_gives_away_as_private_is_private_in_the_prompt_of_the_othe
     ("options", "sentence"),
     [
         ({"format": "csv"}, "choose one of chatml, dpo, sharegpt"),
-        ({"quality_threshold": 2}, "threshold is 2"),
-        ({"margin": float("nan")}, "margin is nan"),
+        ({"quality_threshold": 2}, "threshold` of the export is 2"),
+        ({"margin": float("nan")}, "`margin` of the export is nan"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, sentence) -> None:
@@ -349,7 +349,7 @@ def test_options_that_cannot_be_are_refused(options, sentence) -> None:
 
 
 def test_a_score_that_is_none_is_refused() -> None:
-    with pytest.raises(DataError, match="scores go from 0 to 1"):
+    with pytest.raises(DataError, match="score from 0 to 1"):
         export_traces([trace("a", float("nan"))], ExportOptions())
 
 

@@ -237,7 +237,7 @@ def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alo
         raise InfrastructureError("The shop is closed: open it.")
 
     collector = TrajectoryCollector(agent)
-    with pytest.raises(DataError, match=r"failed in every run.*5 of 9 tasks: The shop is closed"):
+    with pytest.raises(DataError, match=r"failed in all 5 runs.*9 tasks.*: The shop is closed"):
         collector.collect([f"task {number}" for number in range(9)])
     assert len(tried) == 5 and collector.counts["not_run"] == 4
 
@@ -245,10 +245,10 @@ def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alo
 @pytest.mark.parametrize(
     ("task", "answer", "says_why"),
     [
-        ("", "x", "has no words"),
-        ({"task_id": "a"}, "x", "has no words"),
-        (None, "x", "has no words"),
-        ("x", 7, "with int"),
+        ("", "x", "has no instruction"),
+        ({"task_id": "a"}, "x", "has no instruction"),
+        (None, "x", "has no instruction"),
+        ("x", 7, "value of type int"),
     ],
 )
 def test_a_task_without_words_and_an_answer_that_is_no_run_are_refused(
@@ -302,7 +302,7 @@ def test_a_step_that_cannot_be_stored_costs_its_run_and_one_that_is_none_is_refu
         7,
         {"action_input": object()},
     ):
-        with pytest.raises(DataError, match="not a step"):
+        with pytest.raises(DataError, match="invalid step"):
             TrajectoryCollector(lambda task, wrong=wrong: iter([wrong])).collect_single("x")
 
 
@@ -463,9 +463,9 @@ def test_a_tools_schema_is_its_signature() -> None:
         == {}
     )
     for wrong, sentence in (
-        (lambda x: x, "does not accept the name"),
-        (positional, "parameters without names"),
-        (held_by_no_json, "cannot hold"),
+        (lambda x: x, "does not accept the tool name"),
+        (positional, "cannot be passed by name"),
+        (held_by_no_json, "cannot represent"),
     ):
         with pytest.raises(SettingsError, match=sentence):
             make_tool_schema(wrong)
@@ -605,7 +605,7 @@ def test_what_makes_no_row_is_counted() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(SettingsError, match="chatml, chatml_text, alpaca"):
         SFTConversionConfig("csv")
-    with pytest.raises(SettingsError, match="max_steps is 0"):
+    with pytest.raises(SettingsError, match="`max_steps` of the collector is 0"):
         CollectorConfig(max_steps=0)
 
 

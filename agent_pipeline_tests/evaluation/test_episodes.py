@@ -114,7 +114,7 @@ def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused
 
     assert [each.end == "refused" for each in played({1})] == [False, True, False, False]
     with pytest.raises(
-        InfrastructureError, match=r"It refused\., and the model answered no other conversation"
+        InfrastructureError, match=r"none of the conversations \(first error: It refused\)"
     ):
         played({0, 1, 2, 3})
 

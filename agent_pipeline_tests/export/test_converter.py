@@ -53,7 +53,7 @@ def test_the_order_is_explicit_environment_installed_usual(nowhere, monkeypatch)
 def test_a_named_place_without_a_converter_is_not_passed_over(nowhere, monkeypatch):
     checkout(nowhere / "usual")
     monkeypatch.setenv("LLAMA_CPP_PATH", str(nowhere / "typo"))
-    with pytest.raises(ExportError, match=r"LLAMA_CPP_PATH names .*typo"):
+    with pytest.raises(ExportError, match=r"LLAMA_CPP_PATH is .*typo"):
         find_converter()
 
 
@@ -76,7 +76,7 @@ def test_a_failing_converter_gives_its_last_line_and_leaves_no_file(nowhere):
 
 def test_a_directory_that_is_no_model_is_refused(nowhere):
     checkout(nowhere / "usual")
-    with pytest.raises(ExportError, match=r"holds no config\.json"):
+    with pytest.raises(ExportError, match=r"does not contain a config\.json"):
         convert(nowhere, nowhere / "x.gguf")
 
 

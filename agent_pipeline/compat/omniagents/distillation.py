@@ -84,8 +84,8 @@ def eval_results_to_sft_dataset(
     runs = results if isinstance(results, list | tuple) else get_value(results, "results")
     if not isinstance(runs, Iterable) or isinstance(runs, str | bytes | Mapping):
         raise DataError(
-            f"Evaluation results of type {type(results).__name__} hold no list results: give the "
-            f"runs of an evaluation."
+            f"The evaluation results have the type {type(results).__name__} and contain no list "
+            "`results`: give the runs of an evaluation."
         )
     example_maker = ExampleMaker(redaction)
     rows: list[dict[str, object]] = []

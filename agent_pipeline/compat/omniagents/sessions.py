@@ -106,8 +106,8 @@ def load_history(
         if session.session_id == session_id:
             return items
     raise DataError(
-        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) "
-        f"returns its sessions.",
+        f"{key} has no session {session_id!r}: choose a session from "
+        f"list_sessions({key.project!r}, {key.agent!r}).",
         partition=key,
     )
 

@@ -160,8 +160,8 @@ class SFTTrainingResult:
         gguf = folder / f"model-{quantization}.gguf"
         if not report.ok:
             raise ExportError(
-                f"{gguf} does not answer like the model, so it was not registered with Ollama: "
-                f"{folder / 'parity.json'} lists the differences.",
+                f"The file {gguf} gives other answers than the model, so it was not registered "
+                f"with Ollama: see the differences in {folder / 'parity.json'}.",
                 path=gguf,
             )
         registered = create(model_name, folder / "Modelfile")
@@ -203,7 +203,7 @@ class SFTTrainer:
         self.torch_dtype = str(torch_dtype).removeprefix("torch.")
         if self.torch_dtype not in DTYPES:
             raise ArgumentError(
-                f"The torch_dtype {self.torch_dtype!r} does not exist: choose one of "
+                f"The option `torch_dtype` is {self.torch_dtype!r}: choose one of "
                 f"{', '.join(DTYPES)}."
             )
         self.device_map = device_map

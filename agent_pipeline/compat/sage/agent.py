@@ -73,8 +73,8 @@ class AgentSFTTrainer:
         shared_count = sum(row["content_sha256"] in contents for row in heldout)
         if shared_count:
             raise DataError(
-                f"{shared_count} of {len(heldout)} conversations of eval_data are also in "
-                f"train_data: remove them from one of the two."
+                f"{shared_count} of {len(heldout)} conversations of `eval_data` are also in "
+                "`train_data`: remove them from one of the two datasets."
             )
         if config.use_coreset_selection:
             rows = config.make_selector(len(rows)).select(rows, config.base_model)
@@ -184,15 +184,15 @@ class AgentSFTTrainer:
         """
         data = self.config.eval_data if data is None else data
         if data is None:
-            raise DataError("There is no data to evaluate on: pass data, or set eval_data.")
+            raise DataError("There is no data to evaluate on: pass `data`, or set `eval_data`.")
         rows, answerer = read_conversations(data, "test").rows, self.answerer
         samples, counts = turn_samples(rows, max_samples)
         prepared = [answerer.question(sample, max_new_tokens) for sample in samples]
         questions = [question for question in prepared if question is not None]
         if not questions:
             raise DataError(
-                f"No turn can be evaluated: none of {counts['turns']} turns in {len(rows)} rows "
-                f"fits into max_seq_length, so raise it."
+                f"None of the {counts['turns']} turns in {len(rows)} rows fits into "
+                "`max_seq_length`: raise `max_seq_length`."
             )
         rows = split_into_trained_rows(answerer.renderer, rows)
         encoded = [encode_row(answerer.renderer, row, answerer.max_length) for row in rows]
@@ -233,7 +233,7 @@ class AgentSFTTrainer:
         """
         if self.model_path is None:
             raise ModelError(
-                "There is no trained model to save: call train() or load_model(path) first."
+                "There is no trained model to save: call `train()` or `load_model(path)` first."
             )
         return copy_model(self.model_path, path)
 
@@ -246,7 +246,8 @@ class AgentSFTTrainer:
         path = Path(path).expanduser()
         if not any((path / name).is_file() for name in ("adapter_config.json", "config.json")):
             raise ModelError(
-                f"{path} holds no trained model: give a directory that save_model wrote.",
+                f"{path} does not contain a trained model: give a directory that `save_model` "
+                "wrote.",
                 path=path,
             )
         self.model_path, self._answerer = path, None
@@ -293,8 +294,8 @@ class AgentSFTTrainer:
         """Run a further training step on the adapter, and replace the model by the result."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
             raise ModelError(
-                "There is no adapter to continue from: call train() with use_lora, or "
-                "load_model(path), first."
+                "There is no adapter to continue from: first call `train()` with `use_lora`, or "
+                "`load_model(path)`."
             )
         select = self._read_eval_rows("select")
         build_dir = self._make_build_dir(f".{method}")

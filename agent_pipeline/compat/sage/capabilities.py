@@ -185,8 +185,8 @@ class AgentCapabilityEvaluator:
             return _TestedModel(lambda samples: answerer.on(samples, self.max_new_tokens), player)
         if not callable(model):
             raise ArgumentError(
-                f"A {type(model).__name__} is not a model: give a model of transformers, its name, "
-                f"a trainer, or a function."
+                f"The model has the type {type(model).__name__}: give a model of transformers, "
+                "its name, a trainer, or a function."
             )
         return _TestedModel(
             lambda samples: [
@@ -322,8 +322,8 @@ def _write_reply(reply: object) -> str:
         return reply
     if not isinstance(reply, Mapping):
         raise ArgumentError(
-            f"The model returned a {type(reply).__name__}: return a text or a message of the "
-            f"assistant."
+            f"The model returned a value of type {type(reply).__name__}: return a text or an "
+            "assistant message."
         )
     parts = [reply.get("content") or ""]
     for call in expected_calls(cast(Message, dict(reply))):

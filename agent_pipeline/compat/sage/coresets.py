@@ -107,9 +107,9 @@ class CoresetSelector:
             return [row_loss.loss for row_loss in row_losses]
         if not callable(model):
             raise DataError(
-                f"The coreset strategy '{self.strategy}' needs the loss of each sample: pass a "
-                f"model of transformers, its name, or a function from samples to losses, or choose "
-                f"'diversity' or 'random'."
+                f"The strategy '{self.strategy}' needs the loss of each sample: pass a `model` (a "
+                "model of transformers, its name, or a function that returns losses), or choose "
+                "'diversity' or 'random'."
             )
         losses = list(model(list(samples)))
         if len(losses) != len(samples):

@@ -89,8 +89,8 @@ class MethodConfig:
         runs = list(data) if isinstance(data, Iterable) else [data]
         if not all(isinstance(run, AgentTrajectory) for run in runs):
             raise ArgumentError(
-                f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of "
-                f"them."
+                f"The method {self.name} trains on trajectories: give AgentTrajectory objects, or "
+                "a file of trajectories."
             )
         converter = TrajectoryToSFTConverter()
         rows = converter.convert(self.trajectory_filter.filter(runs))
@@ -106,8 +106,8 @@ class MethodConfig:
     def _mix_tasks(self, data: object) -> list[dict[str, object]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
-                f"{self.name} trains on several tasks: give a mapping from the name of each task "
-                f"to its data."
+                f"The method {self.name} trains on several tasks: give a mapping from the name of "
+                "each task to its data."
             )
         rows = {str(task): read_conversations(task_data).rows for task, task_data in data.items()}
         mixer_config = MixerConfig(

@@ -80,20 +80,21 @@ class RLTrainingConfig:
                 f"{', '.join(algorithms)}."
             )
         if not 0 <= self.kl_coef < float("inf"):
-            raise ArgumentError(f"The kl_coef is {self.kl_coef}: set it to 0 or more.")
+            raise ArgumentError(f"The option `kl_coef` is {self.kl_coef}: set it to 0 or more.")
         if self.algorithm not in REWARDED and self.kl_coef == 0:
             raise ArgumentError(
-                f"The kl_coef is 0, so {self.algorithm} would learn nothing: set it to more than 0."
+                f"The option `kl_coef` is 0, so {self.algorithm} would learn nothing: set it to "
+                "more than 0."
             )
         if self.algorithm not in REWARDED and self.reward_model is not None:
             raise ArgumentError(
-                f"{self.algorithm} learns from judgments in its data and needs no reward_model: "
-                f"leave it out."
+                f"The algorithm {self.algorithm} learns from judgments in its data and does not "
+                "use `reward_model`: leave it out."
             )
         if self.gamma not in (DEFAULT_GAMMA, 1):
             raise ArgumentError(
-                f"The gamma is {self.gamma}: {self.algorithm} has one reward per answer and cannot "
-                f"discount rewards, so set it to 1."
+                f"The option `gamma` is {self.gamma}, but {self.algorithm} gives one reward per "
+                "answer and cannot discount rewards: set `gamma` to 1."
             )
 
     @property
@@ -122,8 +123,8 @@ class RLTrainingConfig:
 
         if self.algorithm in REWARDED and self.reward_model is None:
             raise ArgumentError(
-                f"{self.algorithm} needs a reward_model: give the name of a model, or a function "
-                f"of completions."
+                f"The algorithm {self.algorithm} needs a `reward_model`: give the name of a "
+                "model, or a function of completions."
             )
         if self.algorithm == "ppo":
             warnings.warn(PPO_WARNING, stacklevel=2)
@@ -227,8 +228,9 @@ class RLTrainingConfig:
 
         if self.reward_model is not None and not isinstance(self.reward_model, str):
             raise ArgumentError(
-                "The reward of grpo on conversations is a world, or the logged turns: set "
-                "reward_model to a world as package.module:Class, or leave it out."
+                "If grpo trains on conversations, its reward comes from a world or from the "
+                "logged turns: set `reward_model` to a world as `package.module:Class`, or leave "
+                "it out."
             )
         names = GrpoTraining.other_names
         settings = {names.get(name, name): value for name, value in options.items()}

@@ -87,7 +87,8 @@ class CollectorConfig:
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise SettingsError(
-                f"The collector's max_steps is {self.max_steps}: set it to 1 or more.",
+                f"The option `max_steps` of the collector is {self.max_steps}: set it to 1 or "
+                "more.",
                 setting="max_steps",
             )
 
@@ -149,8 +150,8 @@ class TrajectoryCollector:
         collected = self._sort_out(runs)
         if runs and all(run.error for run in runs):
             raise DataError(
-                f"The infrastructure failed in every run of the agent, {len(runs)} of "
-                f"{len(given_tasks)} tasks: {runs[-1].error}"
+                f"The infrastructure failed in all {len(runs)} runs of the agent "
+                f"({len(given_tasks)} tasks were given). The last error was: {runs[-1].error}"
             )
         return collected
 
@@ -299,8 +300,8 @@ def parse_task(task: object) -> Task:
     words = text(task if is_text else get_value(task, "instruction", "prompt", "question"))
     if words is None:
         raise DataError(
-            f"A task of type {type(task).__name__} has no words: give a text, or an object with "
-            f"task_id and instruction."
+            f"A task of type {type(task).__name__} has no instruction: give a text, or an object "
+            "with `task_id` and `instruction`."
         )
     task_id = None if is_text else text(get_value(task, "task_id", "id"))
     return Task(task_id or f"text:{hash_json(' '.join(words.lower().split()))[:16]}", words)
@@ -326,9 +327,9 @@ def _complete_run(run: AgentTrajectory, answer: object) -> AgentTrajectory:
         )
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
-            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is not a "
-            f"run: yield steps, or return a trajectory, the last words, or an object with steps or "
-            f"messages, success and reward."
+            f"The agent answered task {run.task_id} with a value of type {type(answer).__name__}, "
+            "which is not a run: return a text, a trajectory, or an object with `steps` or "
+            "`messages`, or yield the steps."
         )
     if answer.get("messages"):
         chat = read_chat(answer["messages"])
@@ -361,8 +362,8 @@ def _make_step(step: object) -> TrajectoryStep:
         checked = msgspec.convert(storable, TrajectoryStep)
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
-            f"The agent gave a value that is not a step ({error}): give thought, action, "
-            f"action_input, observation and reward."
+            f"The agent returned an invalid step ({error}): give each step `thought`, `action`, "
+            "`action_input`, `observation` and `reward`."
         ) from error
     checked.reward = number(checked.reward)
     dump_json_line(checked.action_input)

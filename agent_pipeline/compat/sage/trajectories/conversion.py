@@ -146,8 +146,8 @@ class TrajectoryToSFTConverter:
         row = self._make_row(trajectory)
         if isinstance(row, str):
             raise DataError(
-                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row "
-                f"({row}): leave it out, or repair it."
+                f"The trajectory of task {trajectory.task_id} cannot become a row in the format "
+                f"{self.config.format} ({row}): leave it out, or repair it."
             )
         return row
 
@@ -212,8 +212,9 @@ def collect_and_convert(
         dropped = trajectory_filter.count_dropped(runs)
         counts = trajectory_collector.counts | dropped | converter.counts
         raise DataError(
-            f"No run of the agent makes a training row ({format_counts(counts, 'trajectories')}): "
-            f"lower min_reward, or give tasks that the agent can do."
+            "None of the agent's runs can become a training row "
+            f"({format_counts(counts, 'trajectories')}): lower `min_reward`, or give tasks that "
+            "the agent can do."
         )
     return rows if split is None else list(add_splits(rows, split))
 

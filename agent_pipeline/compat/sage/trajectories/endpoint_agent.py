@@ -123,19 +123,21 @@ def make_tool_schema(function: Callable[..., object]) -> Tool:
     name = getattr(function, "__name__", "")
     if not TOOL_NAME.fullmatch(name):
         raise SettingsError(
-            f"An endpoint does not accept the name of the tool {name or function!r}: name it with "
-            f"letters, digits, _ and -, and not reset, get_reward, system or tools."
+            f"An endpoint does not accept the tool name {name or function!r}: use only letters, "
+            "digits, `_` and `-`, and none of the names reset, get_reward, system and tools."
         )
     try:
         adapter: TypeAdapter[object] = TypeAdapter(function)  # type: ignore[arg-type]
         parameters = adapter.json_schema(schema_generator=WithoutTitles)
     except (PydanticUserError, NameError) as error:
         raise SettingsError(
-            f"The tool {name} has a parameter that JSON cannot hold: give it another type."
+            f"The tool {name} has a parameter that JSON cannot represent: change the type of the "
+            "parameter."
         ) from error
     if parameters.get("type") != "object":
         raise SettingsError(
-            f"The tool {name} has parameters without names: pass each parameter by its name."
+            f"The tool {name} has parameters that cannot be passed by name: give each parameter a "
+            "name."
         )
     # Chat templates need the key `properties`, also if it is empty.
     parameters.setdefault("properties", {})

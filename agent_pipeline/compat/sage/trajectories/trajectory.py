@@ -126,7 +126,8 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         raise StoreError(
-            f"The trajectories {path} cannot be read ({error.strerror}): give a JSON Lines file.",
+            f"The trajectory file {path} cannot be read ({error.strerror}): give a JSON Lines "
+            "file.",
             path=path,
         ) from error
     trajectories: list[AgentTrajectory] = []
@@ -140,7 +141,7 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
                 break
             raise DataError(
                 f"Line {line_number} of {path} is not a trajectory ({error}): write each line as "
-                f"an object with task_id, instruction and steps.",
+                "an object with `task_id`, `instruction` and `steps`.",
                 path=path,
             ) from error
     return trajectories
