@@ -1,4 +1,4 @@
-"""The scoring of a generated turn: its class, its calls and its answer.
+"""Scoring of a generated turn: its class, its calls, and its answer.
 
 An answer is judged by its class and by its values. Each number and id in it must occur in the
 conversation or in the recorded answer. If the recorded answer gave the user a value from the last
@@ -56,17 +56,17 @@ class AnswerScore:
 
     @property
     def right(self) -> bool:
-        """Return whether the reply is the exact call or the right answer."""
+        """Return whether the reply is the exact tool call or the right answer."""
         return bool(self.answer if self.answer is not None else self.exact)
 
     @property
     def whole_call(self) -> bool:
-        """Return whether the reply is a complete call."""
+        """Return whether the reply is a complete tool call."""
         return self.called and not (self.invalid_call or self.truncated)
 
 
 def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
-    """Score a generated text against the agent's recorded turn.
+    """Score a text that a model generated against the turn that the agent recorded.
 
     If several calls are expected, the text must contain all of them and no other call. `tool_name`
     compares the names, `arguments` the arguments, and `exact` and `lenient` both (see
@@ -133,7 +133,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
 
 
 def values_agree(sample: TurnSample, text: str) -> bool:
-    """Return whether an answer contains the right numbers and ids.
+    """Return whether an answer contains the same numbers and ids as the recorded answer.
 
     Every value in the text must occur in the conversation, in the tools or in the recorded answer.
     If an answer was expected, the text must also contain each new value of the recorded answer: a
@@ -162,8 +162,8 @@ def values_agree(sample: TurnSample, text: str) -> bool:
 
 
 def values(texts: Sequence[str]) -> set[str]:
-    """Return the words that contain a digit, with numbers in a normal form: `{"20", "k100"}` for
-    "$20.00 for K100.".
+    """Return the words of a text that contain a digit, with normalized numbers: `{"20", "k100"}`
+    for "$20.00 for K100.".
     """
     plain = (re.sub(r"\\u[0-9a-f]{4}|\\n", " ", text.casefold()) for text in texts)
     return {

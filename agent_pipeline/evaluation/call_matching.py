@@ -1,4 +1,4 @@
-"""The comparison of tool calls by the tools' schemas.
+"""Comparison of tool calls according to the schemas of the tools.
 
 A *strict* match means that a tool that follows its schema does the same. An absent argument equals
 its default, null equals an absent optional argument, numbers are compared by value, and parallel
@@ -134,8 +134,9 @@ def same_calls(
 
 
 def _depend(one: ParsedCall, other: ParsedCall) -> bool:
-    """Return whether the order of two calls may matter: they contain the same id, and at least one
-    of them is not a read.
+    """Return whether the order of two calls may matter.
+
+    It may matter if both contain the same id and at least one of them is not a read.
     """
     return bool(_ids(one.arguments) & _ids(other.arguments)) and not (
         _READS.search(one.name) and _READS.search(other.name)
@@ -143,7 +144,7 @@ def _depend(one: ParsedCall, other: ParsedCall) -> bool:
 
 
 def _ids(value: object) -> set[str]:
-    """Return the texts with a digit in a call's arguments."""
+    """Return the texts that contain a digit in a call's arguments."""
     if isinstance(value, dict | list):
         return {
             text

@@ -1,5 +1,5 @@
-"""The probability that a model calls a tool at a turn, computed without decoding from the forward
-pass of the loss.
+"""The probability that a model calls a tool at a turn, computed from one forward pass without
+decoding.
 
 A call may begin at the start of a turn, and after any of its sentences ("Let me see." and then a
 call). For each such place, the prefix tree gets a short branch: the words up to this place, and the
@@ -39,7 +39,7 @@ def call_branches(
     words: str,
     thought: str = "",
 ) -> list[Encoded]:
-    """Return one row for each place of a turn at which a call may begin.
+    """Return one row for each position of a turn at which a tool call may begin.
 
     Only the tokens that open the call are trained.
 
@@ -93,7 +93,10 @@ def call_branches(
 
 
 def call_probability(branches: Sequence[TokenScores | None]) -> float | None:
-    """Return P(call) of a turn from the scores of its branches, or None if there are no branches."""
+    """Return P(call), the probability of a tool call at a turn, from the scores of its branches.
+
+    Return None if there are no branches.
+    """
     chances = [math.exp(-float(scores.losses.sum())) for scores in branches if scores]
     return 1 - math.prod(1 - chance for chance in chances) if chances else None
 

@@ -35,7 +35,7 @@ so it is neither a call nor an answer. `refused` means that the endpoint refused
 conversation.
 """
 UNSEEN: tuple[EpisodeEnd, ...] = ("cut off", "refused")
-"""Ends of episodes in which the model may have tried to do harm that was not seen."""
+"""Ways in which an episode can end so that harm by the model may have remained unseen."""
 PLAYED = "played-"
 """The prefix of the ids of sessions that `agent-pipeline play` writes."""
 
@@ -59,7 +59,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class EpisodeReply:
-    """A player's reply to a conversation.
+    """The reply of a player to a conversation.
 
     Attributes:
         message: The assistant message in the OpenAI form; `None` if the reply cannot be read.
@@ -128,7 +128,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class _Task:
-    """A trial of a task that will be played.
+    """A trial of a task that is going to be played.
 
     Attributes:
         row: The arguments of the world's `reset`.
@@ -150,7 +150,7 @@ def play(
     at_once: int = 128,
     progress: Progress = silent,
 ) -> list[Episode]:
-    """Play all tasks with one player.
+    """Let one player play all tasks.
 
     Args:
         world: The world's class.
@@ -252,7 +252,9 @@ def fresh_task_id(task_key: str, seed: int | None) -> str:
 
 
 def played_task(task_id: str) -> re.Match[str] | None:
-    """Return a match with the task and the seed (groups 1 and 2) if a session played a fresh task."""
+    """If a session played a fresh task, return a regex match with the task and the seed as groups 1
+    and 2.
+    """
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 
 
@@ -267,7 +269,7 @@ def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, ob
 
 
 class _RunningEpisode:
-    """An episode that is being played: its world, and the conversation so far.
+    """An episode that is being played, with its world and the conversation so far.
 
     Attributes:
         task: The task that is played.
@@ -301,7 +303,9 @@ class _RunningEpisode:
         return Conversation(list(self._messages), self._tools, self.task.number, self.task.trial)
 
     def take(self, reply: EpisodeReply, max_turns: int) -> None:
-        """Continue with a reply: run its calls, or let the user answer."""
+        """Continue the episode with the player's reply: run the reply's calls, or let the user
+        answer.
+        """
         self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
         was_cut = reply.finish_reason == "length"
         if reply.message is None or (was_cut and self._contains_call(reply.message)):
@@ -340,7 +344,7 @@ class _RunningEpisode:
         return parse_reply(message.get("content") or "", self._tools).is_call
 
     def _let_user_answer(self, answer: str) -> None:
-        """Add the user's reply to an answer, or end the episode."""
+        """Let the simulated user reply to an answer, or end the episode."""
         if parse_reply(answer, self._tools).is_call:
             self.end = "unread call"
             return

@@ -1,4 +1,4 @@
-"""The evaluation of an adapter against its base model.
+"""Evaluation of an adapter against its base model.
 
 Both models answer the same held-out turns. The weights are loaded once, and PEFT switches the
 adapter off for the base model, so that nothing else differs. Both models get the training template:
@@ -38,8 +38,8 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 
 BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
-"""The names of an evaluation's files: both models' answers at each turn, and their losses on each
-row.
+"""Names of the files of an evaluation: both models' answers at each turn, and both models' losses
+on each row.
 """
 MODELS = ("base", "adapter")
 EXAMPLES_PER_KIND = 2
@@ -78,7 +78,7 @@ class FigureOfBoth:
 
 @dataclass(frozen=True)
 class _ModelAnswer:
-    """A model's answer at one turn.
+    """A model's answer at one held-out turn.
 
     Attributes:
         answer: The text, and how it ended.
@@ -93,7 +93,7 @@ class _ModelAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Options of an evaluation, which are the same for both models.
+    """Options of an evaluation. They apply to both models.
 
     Attributes:
         max_samples: The maximum number of turns to answer; 0 means that no turn is answered.
@@ -118,7 +118,7 @@ def evaluate(
     progress: Progress = silent,
     base_passes: BasePasses | None = None,
 ) -> EvaluationResult:
-    """Evaluate both models on the rows of a split.
+    """Evaluate the adapter and the base model on the rows of a split.
 
     Loss, P(call) and `verified_calls` are measured on all turns, with one forward pass per model.
     At most `options.max_samples` turns are answered.
@@ -231,7 +231,7 @@ def _choose_questions(
     rows: list[DatasetRow],
     options: EvaluationOptions,
 ) -> list[int]:
-    """Return the positions of the questions that the models will answer.
+    """Return the positions of the questions that the models are asked.
 
     Args:
         questions: The questions.
@@ -372,7 +372,9 @@ def _measure_decisions(
 def _measure_verified_calls(
     questions: Sequence[Question], passes: Mapping[str, ForwardPass]
 ) -> FigureOfBoth:
-    """Return the share of turns with a call that greedy decoding writes exactly as recorded."""
+    """Return the share of turns with a call at which greedy decoding writes the call exactly as
+    recorded.
+    """
     calls = [index for index, question in enumerate(questions) if question.sample.calls]
     base, adapter = ([float(passes[model].verified[index]) for index in calls] for model in MODELS)
     tasks = [questions[index].sample.task_key for index in calls]
@@ -417,7 +419,7 @@ def _list_row_losses(
 def _compare_losses(
     tasks: Sequence[str], passes: Mapping[str, ForwardPass]
 ) -> ReportedDifference | None:
-    """Return the difference of the losses on the held-out rows.
+    """Return the difference between the two models' losses on the held-out rows.
 
     Args:
         tasks: The task of each row.
@@ -450,7 +452,7 @@ def _compare_losses(
 
 
 def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> SampleEntry:
-    """Return the entry of a turn in the file `SAMPLES`, with both models' answers."""
+    """Return the entry of a turn for the file `SAMPLES`, which contains both models' answers."""
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}
     tail = (last.get("content") or "")[-PROMPT_TAIL_CHARACTERS:]

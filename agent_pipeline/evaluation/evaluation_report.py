@@ -13,7 +13,7 @@ from agent_pipeline.storage.artifacts import Artifact
 
 
 class AnswerFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a model's answers. A share is `None` if it applies to no turn.
+    """The figures of a model's answers. A share is `None` if it does not apply to any turn.
 
     Attributes:
         right_decision: The share of turns whose class (of four classes) is right.
@@ -51,7 +51,7 @@ class AnswerFigures(msgspec.Struct, frozen=True, kw_only=True):
     truncated: int = 0
 
     def figure(self, name: str) -> float | None:
-        """Return the figure with this name, or `None` if it was not measured."""
+        """Return the figure with a given name, or `None` if it was not measured."""
         value: float | None = getattr(self, name, None)
         return value
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuation:
-    """The tokens that a model writes after a prompt.
+    """The tokens that a model generates after a prompt.
 
     Attributes:
         tokens: The tokens without the end token.
@@ -58,8 +58,9 @@ def greedy(
 
 
 class Writer:
-    """A writer of greedy continuations, which generates only the continuations that are not
-    verified.
+    """A writer of greedy continuations.
+
+    It generates only the continuations that cannot be verified without generation.
 
     Continuations are generated in batches.
     """
@@ -85,7 +86,7 @@ class Writer:
         best: Sequence[int] = (),
         read: ReadTokens | None = None,
     ) -> None:
-        """Add a prompt whose greedy continuation is wanted.
+        """Add a prompt to the prompts that are continued greedily.
 
         Prompts are collected until their keys and values take `CACHE_BYTES`, so that prompts of
         similar length are generated together.
@@ -112,7 +113,7 @@ class Writer:
             self._write()
 
     def continuations(self) -> list[Continuation]:
-        """Return all continuations in the order of their numbers."""
+        """Return all continuations, in the order of the numbers of their prompts."""
         self._write()
         return [self._written[number] for number in sorted(self._written)]
 

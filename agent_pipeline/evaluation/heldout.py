@@ -19,8 +19,8 @@ from agent_pipeline.sessions.transcript import list_texts
 from agent_pipeline.storage.lake import Lake
 
 LEAST_REPLY, AROUND_A_CALL = 96, 64
-"""The token limit of a short message (96), and the tokens for a call's name and markers in the
-notation of any model family (64).
+"""The token limit of a short message (96), and the number of tokens for a call's name and markers
+in the notation of any model family (64).
 """
 
 
@@ -43,8 +43,8 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[D
 
 
 def reply_limit(lake: Lake, key: PartitionKey) -> int:
-    """Return the maximum number of tokens in a model's message, from the longest message of the
-    agent in the held-out rows.
+    """Return the maximum number of tokens in a model's message, derived from the agent's longest
+    message in the held-out rows.
 
     Every two characters count as one token, twice the usual rate of English. A character of a script
     such as Chinese counts as up to three tokens, because an English vocabulary has few tokens for

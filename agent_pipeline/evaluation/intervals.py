@@ -1,4 +1,4 @@
-"""Differences and shares with their intervals, in the form in which a report shows them.
+"""Differences and shares with their confidence intervals, in the form that reports use.
 
 The intervals of differences of means are computed in `paired`. This module has the form of a
 difference in a report, the differences of statistics that are not means, and the interval of one
@@ -19,7 +19,9 @@ NORMAL_QUANTILE_OF_95 = 1.959964
 
 
 class ReportedDifference(msgspec.Struct, frozen=True):
-    """A difference of two models in a report. Fields with a default are missing in older reports.
+    """A difference between two models in a report.
+
+    Older reports lack the fields that have a default.
 
     Attributes:
         difference: The mean difference.
@@ -46,7 +48,7 @@ class ReportedDifference(msgspec.Struct, frozen=True):
 def report_difference(
     difference: Difference | None, of_shares: bool = True, error: float = ERROR
 ) -> ReportedDifference | None:
-    """Return a difference in the form of a report.
+    """Convert a difference into the form that reports use.
 
     Args:
         difference: The difference; `None` if there are no samples.
@@ -90,7 +92,8 @@ def jackknife(
     statistic: Callable[[np.ndarray], float],
     bounds: tuple[float, float] | None = None,
 ) -> Difference | None:
-    """Return a difference that is not a mean, such as a difference of two areas under curves.
+    """Return a difference that is not a mean, such as a difference between two areas under curves,
+    with its interval.
 
     The statistic is computed again and again, each time without one of the tasks. The resulting
     pseudo-values of the tasks (Tukey, 1958) are compared with 0, like means.

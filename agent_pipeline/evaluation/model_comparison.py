@@ -103,7 +103,7 @@ def measure_by_tool(
     base: Sequence[AnswerScore],
     adapter: Sequence[AnswerScore],
 ) -> dict[str, ToolFigures]:
-    """Return both models' figures for each tool.
+    """Return the figures of both models for each tool.
 
     Args:
         tools: The first tool that is expected at each turn; `None` if no call is expected.

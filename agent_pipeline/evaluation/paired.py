@@ -1,4 +1,4 @@
-"""The comparison of two models on the same tasks: the difference, its p-value, and the smallest
+"""Comparison of two models on the same tasks: the difference, its p-value, and the smallest
 difference that the data can show.
 
 The unit is the task, because turns of a task are alike: one misread policy fails all of them.
@@ -26,7 +26,7 @@ POWER = 0.8
 USUALLY_DIFFERENT = 0.2
 """Smallest share of turns on which two training runs of a small model differ."""
 _MANY = 1e6
-"""Degrees of freedom that stand for an unlimited number of tasks."""
+"""Number of degrees of freedom that represents an unlimited number of tasks."""
 _STEPS = 4000
 """Number of steps into which the sign-flip test divides the sum of the absolute values. Rounding
 errors are counted against the candidate.
@@ -34,7 +34,7 @@ errors are counted against the candidate.
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A difference between two models over the same samples.
+    """A difference between two models, measured on the same samples.
 
     Attributes:
         value: The mean of candidate − rival over the samples.
@@ -70,7 +70,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float:
-        """Return the standard error, or the usual standard error if that is larger.
+        """Return the standard error of the difference, or the usual standard error if it is larger.
 
         The usual standard error is that of two small models that differ on `USUALLY_DIFFERENT` of
         the turns. A smaller standard error on few tasks is luck.
@@ -230,7 +230,8 @@ def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, 
 def within(
     value: float, se: float, quantile: float, units: int, least: float = -1.0, most: float = 1.0
 ) -> tuple[float, float]:
-    """Return the interval of a bounded value that is not a difference of two shares of turns.
+    """Return the interval of a mean of bounded values that is not a difference between two shares
+    of turns.
 
     An example is a difference of areas under curves. The value is treated as a share of the way
     from `least` to `most`. The interval is Wilson's, with the effective number of trials.
@@ -264,7 +265,7 @@ def crossed(
     error: float = 0.05,
     bounds: tuple[float, float] | None = None,
 ) -> Difference | None:
-    """Return the mean difference of two methods that were trained with several seeds.
+    """Return the mean difference between two methods that were each trained with several seeds.
 
     The interval `low` to `high` excludes the true difference with probability `error`, for other
     tasks and other seeds. With only one task or one seed, `se`, `low` and `high` are None.

@@ -88,7 +88,7 @@ def model_player(
 
 
 def message_of(text: str, tools: Sequence[Tool]) -> Message:
-    """Return a model's text as an assistant message.
+    """Convert the text that a model generated into an assistant message.
 
     If the text contains calls that can be parsed, the message has the calls, and its `content` is
     the text before them. If a call cannot be parsed, the whole text is the content, which ends an

@@ -33,7 +33,7 @@ the right tools with other arguments (0.2), and an answer of the right class wit
 
 
 def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -> float:
-    """Return the reward of a generated turn, compared with the logged turn by `answer_scoring`.
+    """Return the reward of a generated turn, which `answer_scoring` compares with the logged turn.
 
     A call at a turn where no call was due costs `harm_penalty`.
 
@@ -149,7 +149,7 @@ class Practice:
 
 
 def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> Practice:
-    """Return the tasks or turns on which `train_on_policy` trains.
+    """Return the tasks or the turns on which `train_on_policy` trains a model.
 
     Args:
         rows: SFT rows of the split `train`.
@@ -179,7 +179,7 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
 
 
 class _Writer:
-    """A player that keeps the tokens of each episode, and marks the tokens that the model wrote.
+    """A player that records the tokens of each episode and marks the tokens that the model wrote.
 
     The tokens of an episode are the prompt, and everything that was written or heard after it.
     """

@@ -15,7 +15,7 @@ from agent_pipeline.sessions.turn_class import TurnClass, classify_turn
 
 @dataclass(frozen=True)
 class TurnSample:
-    """An assistant turn of a held-out row, and the messages before it.
+    """An assistant turn of a held-out row, with the messages before it.
 
     Attributes:
         row_id: The id of the row.
@@ -61,14 +61,14 @@ class TurnSample:
 
 
 def expected_calls(message: Message) -> tuple[ParsedCall, ...]:
-    """Return the tool calls of a message."""
+    """Return the tool calls that a message contains."""
     return tuple(ParsedCall(name, decode_arguments(raw)) for name, raw in list_calls([message]))
 
 
 def turn_samples(
     rows: Sequence[DatasetRow], max_samples: int = 0, split: str = "test", seed: int = 0
 ) -> tuple[list[TurnSample], dict[str, int]]:
-    """Return the samples of the rows of a split, in order, and counts.
+    """Return the samples of the rows of a split in order, and counts of the samples.
 
     The counts are `turns`, `duplicates`, `left_out` and `samples`. Equal samples are returned once.
     If more than `max_samples` samples are left, one sample per task is chosen in turn until there

@@ -1,5 +1,5 @@
-"""The scores of one model from which a comparison of two models is made: turns, losses and
-episodes.
+"""The scores of one model on turns, losses and episodes, which are compared with another model's
+scores.
 
 Single answers are scored in `answer_scoring`. Decisions from two models' scores are made in the
 room `promotion`.

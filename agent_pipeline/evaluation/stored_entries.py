@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, TypedDict
 from agent_pipeline.sessions.session import Message, Tool
 
 EvaluatedModel: TypeAlias = Literal["base", "adapter"]
-"""The names of the two models in an evaluation."""
+"""Names of the two models that an evaluation compares."""
 
 
 class ScoredAnswer(TypedDict):
@@ -48,7 +48,7 @@ class ScoredAnswer(TypedDict):
 
 
 class SampleEntry(TypedDict):
-    """A turn in the file `samples.json`, with both models' answers.
+    """An entry of the file `samples.json`: one turn with both models' answers.
 
     Attributes:
         row_id: The id of the held-out row.
@@ -80,7 +80,7 @@ class SampleEntry(TypedDict):
 
 
 class RowLossEntry(TypedDict):
-    """A row in the file `row_losses.json`.
+    """An entry of the file `row_losses.json`: one row with both models' losses.
 
     Attributes:
         row_id: The id of the held-out row.

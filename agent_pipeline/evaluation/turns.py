@@ -1,4 +1,4 @@
-"""The answers of a model in memory to held-out turns, and its loss and P(call) on them.
+"""Answers of a model in memory to held-out turns, and the model's loss and P(call) on these turns.
 
 Whether an answer is right is decided in `answer_scoring`.
 """
@@ -67,7 +67,7 @@ class Question:
 
     @property
     def prompt(self) -> list[int]:
-        """Return the tokens after which the model answers."""
+        """Return the prompt tokens after which the model answers."""
         return self.row.input_ids[: self.row.turns[0][0]]
 
     @property
@@ -77,7 +77,7 @@ class Question:
 
 @dataclass(frozen=True)
 class TurnAnswer:
-    """A model's answer at a turn.
+    """A model's answer at a held-out turn.
 
     Attributes:
         text: The text of the answer.
@@ -113,7 +113,7 @@ class ForwardPass:
 def _write_answer_to(
     writer: Writer, number: int, question: Question
 ) -> Callable[[TokenScores, ReadTokens | None], None]:
-    """Return the callback that asks `writer` for the answer to a question.
+    """Return a callback that requests the answer to a question from `writer`.
 
     The forward pass reads each question together with the expected answer, and calls the callback
     with the likeliest token at each position of that answer. Up to the first position at which the
@@ -182,7 +182,7 @@ class TurnAnswerer:
         return cls(model, renderer, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
-        """Return a sample as tokens, shortened as in training.
+        """Convert a sample into tokens, shortened as in training.
 
         Return None if the sample is too long even if it is shortened, or if the template cannot
         render it.
@@ -274,7 +274,7 @@ class TurnAnswerer:
     def replies(
         self, questions: Sequence[Question], text: str = "turns answered"
     ) -> list[TurnAnswer]:
-        """Return the greedy answer to each question.
+        """Return the model's greedy answer to each question.
 
         Special tokens are kept, because some model families mark a call only with special tokens.
         """

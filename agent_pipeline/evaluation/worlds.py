@@ -1,4 +1,4 @@
-"""Worlds: the environments in which a model plays tasks.
+"""Worlds: the simulated environments in which a model plays tasks.
 
 A world is a class with the environment contract of TRL's `GRPOTrainer`, named as
 `package.module:Class`. `World` has the methods that every world must have. A world may also have
@@ -34,13 +34,19 @@ from agent_pipeline.sessions.session import Tool, hash_json
 
 
 class World(Protocol):
-    """A world with one task. Every public method except `reset` and `get_reward` is a tool."""
+    """A world that simulates one task.
+
+    Every public method except `reset` and `get_reward` is a tool.
+    """
 
     def reset(self, **row: object) -> str | None:
-        """Begin the task of a dataset row. Return a text for the model, or None."""
+        """Start the task of a dataset row. Return a text for the model, or None."""
 
     def get_reward(self) -> float:
-        """Return how well the task was done. A reward of at least 1.0 means that it is done."""
+        """Return a number that tells how well the task was done.
+
+        If the number is at least 1.0, the task is done.
+        """
 
 
 @runtime_checkable
@@ -52,7 +58,7 @@ class HasSystemMessage(Protocol):
 
 @runtime_checkable
 class HasTools(Protocol):
-    """A world that has OpenAI schemas of its tools."""
+    """A world that provides the OpenAI schemas of its tools."""
 
     tools: Sequence[Tool] | None
 
@@ -61,12 +67,12 @@ class SimulatedUser(Protocol):
     """A simulated user in a world."""
 
     def reply(self, text: str) -> str | None:
-        """Return the user's reply to an answer, or None to end the episode."""
+        """Return the simulated user's reply to an answer, or None to end the episode."""
 
 
 @runtime_checkable
 class HasUser(Protocol):
-    """A world with a user who replies to answers."""
+    """A world with a simulated user who replies to answers."""
 
     user: SimulatedUser | None
 
@@ -104,7 +110,9 @@ class MakesFreshTasks(Protocol):
     """A world class that can generate tasks that are in no session."""
 
     def fresh_tasks(self, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
-        """Return arguments of `reset` for new tasks, named like the task `like`.
+        """Return arguments for `reset` that start new tasks.
+
+        The tasks are named like the task `like`.
 
         Args:
             count: The number of tasks.
@@ -115,7 +123,7 @@ class MakesFreshTasks(Protocol):
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """The outcome of a task, as its world reports it at the end.
+    """The outcome of a task, as its world reports it at the end of the episode.
 
     Attributes:
         reward: How well the task was done; 1.0 or more means done.
@@ -133,7 +141,7 @@ class TaskOutcome:
 
 
 def load_world(name: str) -> Callable[[], World]:
-    """Return the class that `package.module:Class` names.
+    """Load the world class that `package.module:Class` names.
 
     Raises:
         SettingsError: The class cannot be imported, or it lacks `reset` or `get_reward`.
@@ -160,7 +168,7 @@ def hash_world_source(name: str) -> str:
 
 
 def system_message(world: World) -> str | None:
-    """Return a world's own system message, if it has one."""
+    """Return the system message that a world defines, if there is one."""
     return world.system if isinstance(world, HasSystemMessage) else None
 
 
@@ -207,12 +215,12 @@ def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Ma
 
 
 def own_tools(world: World) -> list[Tool]:
-    """Return a world's own schemas of its tools; an empty list if it has none."""
+    """Return the tool schemas that a world defines, or an empty list if it does not define any."""
     return list(world.tools or ()) if isinstance(world, HasTools) else []
 
 
 def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
-    """Return the methods that a model may call, by name."""
+    """Return the methods of a world that a model may call, by name."""
     names = [name for name, _ in inspect.getmembers(type(world), inspect.isfunction)]
     return {
         name: getattr(world, name)
@@ -235,7 +243,7 @@ def tool_schemas(world: World) -> list[Tool]:
 
 
 def run_tool(world: World, name: str, arguments: object) -> str:
-    """Run a tool call and return its result as text.
+    """Return the OpenAI schemas of all tools of a world.
 
     A call that the world cannot run returns `{"error": ...}`, as a real tool would.
 

@@ -1,5 +1,5 @@
-"""The export of a trained adapter to files for llama.cpp and Ollama, with checks that the files
-behave like the trained model.
+"""Export of a trained adapter to files for llama.cpp and Ollama, with checks that the files behave
+like the trained model.
 
 `gguf_export.export` runs all steps. `merge` merges the adapter into the base model and compares
 logits. `converter` runs llama.cpp's own script as a subprocess. `llama` loads a file in a real

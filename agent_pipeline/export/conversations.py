@@ -55,7 +55,7 @@ def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> li
 
 
 def turns_of(messages: Sequence[Message]) -> int:
-    """Return the number of assistant messages."""
+    """Return the number of assistant turns in a conversation."""
     return sum(message["role"] == "assistant" for message in messages)
 
 
@@ -91,7 +91,7 @@ def play(
 
 @dataclass
 class _Conversation:
-    """A conversation that is being played.
+    """A conversation that is being played between a client and a server.
 
     Attributes:
         llama: The server.

@@ -16,16 +16,17 @@ from agent_pipeline.errors import ExportError
 
 SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
-"""The precisions that the converter writes itself. `quantizer.K_QUANTS` are made from these files.
+"""File types that the converter can write itself. The types in `quantizer.K_QUANTS` are made from
+these files.
 """
 
 LORA = "lora"
-"""The type of an export that is only the adapter, for llama.cpp's server with a base model that
-many adapters share.
+"""Export type that contains only the adapter, for a server of llama.cpp in which many adapters
+share one base model.
 """
 
 OUT = "<out>"
-"""The placeholder in a command for the file to write."""
+"""Placeholder in a command for the file that the command writes."""
 
 USUAL_PLACES = (
     "~/llama.cpp",
@@ -45,7 +46,7 @@ def installed_folder() -> Path:
 
 
 def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
-    """Return the converter script.
+    """Return the path of the converter script.
 
     The search order is the explicit path, `$LLAMA_CPP_PATH`, the pinned package, and the usual
     places. A path may be the script or the llama.cpp folder that contains it. If a given path does
@@ -78,7 +79,7 @@ def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
 
 
 def environment(script: Path) -> dict[str, str]:
-    """Return the subprocess's environment variables.
+    """Return the environment variables for the converter's process.
 
     The script's own `gguf` package comes before any package in site-packages, and nothing is loaded
     from the network.
@@ -216,7 +217,7 @@ def run_tool(
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program without input to its end, and capture its output."""
+    """Run a program without input until it ends, and capture its output."""
     options |= {
         "capture_output": True,
         "encoding": "utf-8",
@@ -227,8 +228,8 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last non-empty line of the error output, or of the standard output, as a terminal
-    shows it.
+    """Return the last non-empty line of a program's error output, or of its standard output, as a
+    terminal shows it.
 
     Progress bars overwrite themselves with `\\r`.
     """

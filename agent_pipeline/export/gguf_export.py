@@ -75,7 +75,7 @@ ADAPTER = "adapter.gguf"
 
 @dataclass(frozen=True)
 class ExportRows:
-    """The rows that an export reads.
+    """The rows that an export reads from the datasets.
 
     Attributes:
         conversations: Held-out conversations. An f16 or f32 file next to a quantized file answers
@@ -128,7 +128,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The GGUF of an adapter, and the GGUF of its base model."""
+    """The GGUF file of an adapter, and the GGUF file of its base model."""
 
     base: Path
     adapter: Path
@@ -204,7 +204,7 @@ def export(
 
 
 def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) -> Path:
-    """Return the base model as an f16 GGUF, which is converted once per machine.
+    """Return the base model as an f16 GGUF file. It is converted once per machine.
 
     The file is converted again if it does not match its checksum.
 
@@ -232,7 +232,7 @@ def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
 
 @dataclass
 class FileAnswers:
-    """The results of llama.cpp for each file, by the file's type.
+    """The answers of llama.cpp from each exported file, by the file's type.
 
     Attributes:
         answered: The greedy answers.
@@ -392,7 +392,7 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class AskedPrompts:
-    """The prompts that a file answers.
+    """The prompts that llama.cpp answers from an exported file.
 
     Attributes:
         rows: The rows of the export.

@@ -1,4 +1,4 @@
-"""The recorded calls that llama.cpp prevents a model from writing.
+"""Detection of recorded calls that llama.cpp prevents a model from writing.
 
 If a request has tools, llama.cpp forces every call to match a grammar that it makes from the tool's
 schema (`json-schema-to-grammar.cpp`). If a trained call does not match the grammar, the server
@@ -49,8 +49,8 @@ def unwritable_calls(conversations: Iterable[DatasetRow]) -> dict[str, Unwritabl
 
 
 def rounded_calls(conversation: DatasetRow) -> list[str]:
-    """Return the tools of the calls with a number that llama.cpp's template engine writes
-    differently, once per call.
+    """Return the names of tools whose recorded calls contain a number that llama.cpp's template
+    engine writes differently, one name per call.
     """
     return [name for name, raw in list_calls(conversation["messages"]) if changed_numbers(raw)]
 

@@ -26,7 +26,7 @@ from agent_pipeline.sessions.session import Message, Tool
 
 
 class Completion(msgspec.Struct):
-    """A greedy completion.
+    """A greedy completion of a prompt.
 
     Attributes:
         tokens: The tokens without the end token.

@@ -17,7 +17,7 @@ PREFIX = "base_model.model."
 
 
 def main(base: Path, adapter: Path, out: Path) -> None:
-    """Write the adapter in f16.
+    """Write the adapter as a GGUF file in f16.
 
     Args:
         base: The folder of the base model.
@@ -64,7 +64,7 @@ def main(base: Path, adapter: Path, out: Path) -> None:
 
 
 def scale_of(config: dict[str, Any]) -> float:
-    """Return the `alpha` of a plain LoRA from its PEFT configuration.
+    """Return the value `alpha` of a plain LoRA adapter, read from its PEFT configuration.
 
     Raises:
         SystemExit: The adapter is not a plain LoRA.

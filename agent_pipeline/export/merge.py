@@ -1,5 +1,5 @@
-"""The merging of an adapter into its base model, with a check of the logits that the merged model
-equals the trained model.
+"""Merging of an adapter into its base model, with a check that the merged model's logits equal the
+trained model's.
 
 All weights are computed and stored in float32, because a LoRA update is small and would partly be
 lost if it was rounded to bfloat16.

@@ -58,7 +58,7 @@ than the answer in the row.
 
 
 class OllamaResult(msgspec.Struct):
-    """The result of a registration.
+    """The result of registering a model with Ollama.
 
     Attributes:
         name: The name of the model.
@@ -84,7 +84,7 @@ def context_size(longest_row: int, limit: int | None = None) -> int:
 def modelfile(
     gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None
 ) -> str:
-    """Return the text of a Modelfile, which `ollama create` reads.
+    """Return the text of the Modelfile for `ollama create`.
 
     The Modelfile has no `TEMPLATE`. Ollama runs llama.cpp's server, which renders the chat template
     inside the GGUF, and `TEMPLATE` would disable this template and the tools. Only a GGUF without a
@@ -105,7 +105,7 @@ def modelfile(
 
 
 def quote(text: str) -> str:
-    """Return a value in triple quotes.
+    """Put a value of a Modelfile in triple quotes.
 
     Raises:
         ExportError: Ollama would read another value. Ollama ends a value at three quotes before a
@@ -146,7 +146,7 @@ def model_name(project: str, agent: str) -> str:
 
 
 def create(name: str, modelfile_path: Path) -> OllamaResult:
-    """Run `ollama create name -f modelfile` if `ollama` is on PATH.
+    """Run `ollama create name -f modelfile` if the program `ollama` is on PATH.
 
     Raises:
         ExportError: The command fails. The message has the step, the last line and the remedy.
@@ -237,5 +237,5 @@ def library_template(name: str) -> str | None:
 
 
 def plain(line: str) -> str:
-    """Return a terminal line without colors and cursor movements."""
+    """Return a line of terminal output without colors and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()

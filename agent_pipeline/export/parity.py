@@ -109,7 +109,7 @@ end at these tokens too.
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to the model's answer.
+    """A conversation up to the position at which the model answers.
 
     Attributes:
         messages: The messages.
@@ -179,7 +179,7 @@ def words_only(messages: list[Message], tools: object, add_generation_prompt: bo
 def check_template(
     llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[DatasetRow]
 ) -> TemplateParity:
-    """Check that llama.cpp renders the same text and the same tokens as training did.
+    """Check that llama.cpp renders the same text and the same tokens as in training.
 
     Prompts and whole conversations are compared as a client sends them. If each turn is a training
     row, the prompt of each turn is compared. If a single tool causes a difference (its schema is
@@ -293,8 +293,8 @@ def _probes(renderer: ChatRenderer) -> list[DatasetRow]:
 def _parts(
     renderer: ChatRenderer, messages: list[Message]
 ) -> list[tuple[str, list[Message], bool]]:
-    """Return the parts of a conversation to compare: a name, the messages, and whether the model
-    answers after them.
+    """Return the parts of a conversation that are compared: each has a name, messages, and a flag
+    for whether the model answers after them.
     """
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
     # If the server rounds numbers, it writes no call as it was recorded. In this case, and if turns
@@ -309,7 +309,9 @@ def _parts(
 
 
 def count_causes(differences: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
-    """Count a conversation for each tool that causes a difference. Return whether there is a cause.
+    """Count a conversation for each tool that causes a rendering difference.
+
+    Return whether any tool causes a difference.
 
     The first reason of each tool is kept.
     """
@@ -366,7 +368,7 @@ def reason_of(error: ExportError) -> str:
 
 
 def template_of(gguf: Path) -> str | None:
-    """Return the chat template inside a file.
+    """Return the chat template that a GGUF file contains.
 
     llama.cpp reports it without its last line break and changes the template of gpt-oss, so the
     file is read directly.

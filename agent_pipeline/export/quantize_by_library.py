@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 FTYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
-"""The values of the C enum `llama_ftype`."""
+"""Values of the C enum `llama_ftype`, by type name."""
 
 
 class Importance(ctypes.Structure):
@@ -48,7 +48,7 @@ class Parameters(ctypes.Structure):
 
 
 def main(library: Path, *arguments: str) -> None:
-    """Quantize a file.
+    """Quantize a GGUF file.
 
     Raises:
         SystemExit: The library has another version, or it refuses to quantize.

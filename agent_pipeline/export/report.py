@@ -1,4 +1,4 @@
-"""The report of an export, which is stored as `parity.json` and in the export's manifest.
+"""The report of an export, which is stored in `parity.json` and in the export's manifest.
 
 The figures are computed in `parity`, `served_answers`, `conversations` and `limits`. Fields that
 older versions did not write get defaults.
@@ -32,7 +32,7 @@ class MergeLogits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolDifference(msgspec.Struct):
-    """A tool that llama.cpp renders differently than training did.
+    """A tool that llama.cpp renders differently than in training.
 
     Attributes:
         conversations: The number of conversations in which the tool differs.
@@ -83,7 +83,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerParity(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of a file's greedy answers with the merged model's answers.
+    """The comparison of the greedy answers from a file with the merged model's answers.
 
     Attributes:
         prompts: The number of answered prompts.
@@ -131,7 +131,7 @@ class KeptDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of a tool that llama.cpp's server cannot serve as they were trained.
+    """The tool calls that llama.cpp's server cannot serve as they were trained.
 
     Attributes:
         tool: The name of the tool.
@@ -147,7 +147,7 @@ class ServingLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Played(msgspec.Struct):
-    """The result of playing conversations at a server.
+    """The result of playing conversations with a server.
 
     Attributes:
         conversations: The number of conversations that were played.
@@ -184,7 +184,7 @@ class ServedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence that the exported files answer as the trained model does.
+    """The evidence that the exported files give the same answers as the trained model.
 
     Attributes:
         ok: Whether the export may be used.

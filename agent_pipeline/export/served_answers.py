@@ -28,7 +28,7 @@ Content = tuple[str, list[tuple[str, str]]]
 
 
 def content_of(message: Message) -> Content:
-    """Return a message's words, and its calls without ids in a sorted order."""
+    """Return the words of a message and its calls. The calls have no ids and are sorted."""
     calls = [answer["function"] for answer in message.get("tool_calls") or ()]
     return (message.get("content") or "").strip(), sorted(
         (call["name"], _canonical(call["arguments"])) for call in calls
@@ -45,7 +45,7 @@ def _canonical(arguments: str) -> str:
 def read(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], answers: Sequence[Completion]
 ) -> list[Content]:
-    """Return the words and the calls of generated answers."""
+    """Parse generated answers into words and calls."""
     texts = (
         tokenizer.decode(
             answer.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -130,7 +130,7 @@ def gate(
     least: float,
     ties: Mapping[str, Collection[int]],
 ) -> dict[str, KeptDecisions]:
-    """Compare the decisions and calls of each exported file with the merged model's.
+    """Compare the decisions and calls from each exported file with the merged model's.
 
     For each type, the result counts the turns with the merged model's decision (to call or not),
     the turns with the same calls, and the server's answers that match the file's tokens or the

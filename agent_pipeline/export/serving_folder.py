@@ -71,7 +71,7 @@ def partition_folder(lake: Lake, key: PartitionKey) -> Path:
 
 
 class Form(msgspec.Struct, frozen=True):
-    """The files that a server loads for an export.
+    """The files of an export that a model server loads.
 
     Attributes:
         model: A whole model, or the base model of the adapter.
@@ -102,7 +102,7 @@ class FolderContent(msgspec.Struct, frozen=True):
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
-    """The record of the files that `write_folder` wrote for a partition.
+    """The record of the files that `write_folder` wrote into a partition's serving folder.
 
     Attributes:
         section: The partition's section of the preset.
@@ -124,7 +124,7 @@ _NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
 
 
 def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
-    """Return the content of a partition's folder on this machine.
+    """Read the content of a partition's serving folder on this machine.
 
     If a writer was killed, the folder has no identity, because it has a second GGUF, or because the
     preset or the Modelfile names another GGUF.
@@ -167,7 +167,10 @@ def _damaged_files(root: Path, folder: Path) -> list[str]:
 
 
 def _read_record(folder: Path) -> ServedFiles | None:
-    """Return the record of a partition's folder, or `None` if it is missing or damaged."""
+    """Read the record of a partition's serving folder.
+
+    Return `None` if the record is missing or damaged.
+    """
     try:
         record = msgspec.json.decode((folder / RECORD).read_bytes(), type=ServedFiles)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeError):
@@ -187,7 +190,7 @@ def _section(folder: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file, or an empty text if the file does not exist.
+    """Read the text of a file. Return an empty text if the file does not exist.
 
     Invalid bytes are replaced, so that the text does not match any expected text.
     """
@@ -207,7 +210,7 @@ def clear_folder(lake: Lake, key: PartitionKey) -> None:
 
 
 def served_form(lake: Lake, export: Artifact) -> Form:
-    """Return the form in which an export plays its episodes and is served.
+    """Return the form (the files to load) in which an export plays its episodes and is served.
 
     If this machine does not have the base model as GGUF, it is converted.
 
@@ -341,7 +344,9 @@ def write_preset(lake: Lake) -> None:
 
 
 def _preset(root: Path) -> str:
-    """Return the preset of llama-server's router, which consists of the sections of the partitions."""
+    """Return the text of the preset for llama-server's router, made from the sections of the
+    partitions.
+    """
     folders = {path.parent for name in (RECORD, _OLD_SECTION) for path in root.glob(f"*/*/{name}")}
     sections = [_section(folder) for folder in sorted(folders)]
     return "\n".join(["version = 1\n", *(section for section in sections if section)])
@@ -370,7 +375,7 @@ def reload_preset(server: str) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Create a file as a hard link or a copy. The file appears only when it is complete.
+    """Create a hard link to a file or a copy of it. The new file appears only when it is complete.
 
     An existing file is kept if its content is the same.
     """

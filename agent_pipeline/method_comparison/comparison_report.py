@@ -1,4 +1,4 @@
-"""The report of a comparison of methods, as it is stored in `comparison.json` and in the manifest.
+"""The report of a method comparison, as stored in `comparison.json` and in the manifest.
 
 The figures are computed in `results`, and `report` formats them for people.
 """
@@ -9,7 +9,7 @@ from agent_pipeline.evaluation.intervals import ReportedDifference
 
 
 class MethodFigure(msgspec.Struct, frozen=True):
-    """The mean of a figure over the training runs of a method.
+    """The mean of a figure over all training runs of a method.
 
     Attributes:
         mean: The mean over tasks and seeds.
@@ -25,7 +25,7 @@ class MethodFigure(msgspec.Struct, frozen=True):
 
 
 class MeanCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean cost of a method's training runs.
+    """The mean cost over all training runs of a method.
 
     Attributes:
         rows: The number of training rows, including replayed rows.
@@ -43,7 +43,7 @@ class MeanCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of a method.
+    """The results of one training method.
 
     Attributes:
         name: The name of the method for people.
@@ -67,7 +67,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodDifference(ReportedDifference, frozen=True, kw_only=True):
-    """The difference between two methods in one figure.
+    """The difference between two training methods in one figure.
 
     Attributes:
         method: The id of the method.
@@ -81,7 +81,7 @@ class MethodDifference(ReportedDifference, frozen=True, kw_only=True):
 
 
 class RankCorrelation(msgspec.Struct, frozen=True):
-    """Spearman's rank correlation of a figure with exact calls.
+    """Spearman's rank correlation between a figure and the figure of exact calls.
 
     Attributes:
         rho: The correlation.

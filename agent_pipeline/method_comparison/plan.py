@@ -1,4 +1,4 @@
-"""The plan of a comparison: each method with all its settings, and a control for each coreset.
+"""The plan of a method comparison: each method with all its settings, and a control per coreset.
 
 The control of a method that selects rows is a random coreset of the same size.
 """
@@ -54,7 +54,7 @@ def methods(
     config: ComparisonConfig,
     shared: dict[str, dict[str, Any]],
 ) -> list[Method]:
-    """Return the methods in the order of the settings, with their controls.
+    """Return the methods in the order of the settings, including their controls.
 
     A random coreset follows the first method that needs it as a control.
 

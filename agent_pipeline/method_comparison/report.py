@@ -27,7 +27,7 @@ CHARTED = ("exact_calls", "over_call", "heldout_loss", "tasks_done", "harm")
 
 
 def page(report: ComparisonReport, picture: str = CHART) -> str:
-    """Return the report as Markdown; `picture` is the address of the chart."""
+    """Return the report as a Markdown page. `picture` is the address of the chart."""
     played = f"; {report.episodes} episodes in {report.world}" if report.episodes else ""
     return "\n\n".join(
         [
@@ -143,7 +143,7 @@ def cost_table(report: ComparisonReport) -> str:
 
 
 def chart(report: ComparisonReport, path: Path) -> None:
-    """Draw one panel per figure, and write the picture to a file.
+    """Draw a chart with one panel per figure, and write the picture to a file.
 
     A panel shows the mean of each method with its interval, each training run as a dot, and the
     base model as a line.

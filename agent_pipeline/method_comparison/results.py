@@ -1,4 +1,4 @@
-"""The results of a comparison: each method's scores, and which differences are beyond noise.
+"""The results of a method comparison: the scores of each method, and the significant differences.
 
 The results also show whether figures that need no decoding rank the methods in the same order as
 exact calls.
@@ -31,7 +31,7 @@ FEWEST_RANKED = 4
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A method with every setting of its training.
+    """A training method with all settings of its training.
 
     Attributes:
         control: The id of the method that selects as many rows at random; empty if the method
@@ -48,7 +48,7 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """The cost of a training run.
+    """The cost of one training run.
 
     Attributes:
         rows: The number of training rows, including replayed rows.
@@ -66,7 +66,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training run of a method, and the scores of its model.
+    """One training run of a method, with the scores of the trained model.
 
     Attributes:
         of_pass: The model's `PASS_FIGURES`.
@@ -89,7 +89,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(NamedTuple):
-    """The score of a turn, row or episode, its task, and its weight."""
+    """The score of one turn, row or episode, with its task and its weight."""
 
     task: str
     value: float
@@ -131,7 +131,7 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The conditions of the measurement.
+    """The conditions under which all methods were measured.
 
     Attributes:
         partition: The agent's partition.
@@ -147,7 +147,7 @@ class Measured:
 def compared(
     methods: Sequence[Method], runs: Sequence[Run], measured: Measured
 ) -> ComparisonReport:
-    """Return the report of a comparison.
+    """Return the report of a method comparison.
 
     Each method is compared with the reference. Each method that selects rows is also compared with
     its random coreset. The intervals of one figure hold simultaneously with 95 % confidence
@@ -283,7 +283,7 @@ def _difference(
 
 
 def _figure(runs: Sequence[Run], figure: str) -> MethodFigure | None:
-    """Return the mean of a figure over runs, with its interval."""
+    """Return the mean of a figure over training runs, with its confidence interval."""
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
     samples = [
         (str(run.seed), sample, 0.0)

@@ -1,4 +1,4 @@
-"""The task `compare_methods`, which trains and measures methods with the tasks of a nightly run.
+"""The task `compare_methods`, which trains and measures methods by running other tasks.
 
 An adapter or a measurement that already exists is reused. The pointers of nightly runs do not move:
 an adapter of a comparison becomes neither the latest adapter nor the champion.
@@ -70,7 +70,7 @@ class CompareMethodsParams(TaskParams, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass
 class TrainedMethod:
-    """A training run of a method, with the artifacts that exist so far.
+    """One training run of a method, with the artifacts that have been made so far.
 
     Attributes:
         params: The partition, and whether the method trains on the rows of several agents.
@@ -85,7 +85,7 @@ class TrainedMethod:
     notes: list[str] = field(default_factory=list)
 
     def add(self, asset: str, result: Result) -> Artifact:
-        """Find the artifact of a task's result, and add it."""
+        """Add the artifact that a task's result names."""
         artifact = self.params.find_artifact(ArtifactReference(asset, result["identity"]))
         self.artifacts.append(artifact)
         return artifact
@@ -131,7 +131,7 @@ def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -
 
 
 def _labelled(progress: Progress, label: str) -> Progress:
-    """Return a progress callback that puts a label in front of each text."""
+    """Return a progress callback that puts a label before each text."""
 
     def report(done: int, total: int, text: str) -> None:
         progress(done, total, f"{label}: {text}")

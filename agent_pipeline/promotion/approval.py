@@ -38,7 +38,7 @@ def may_promote_itself(
     verdicts: VerdictCounts,
     approve: Approver,
 ) -> bool:
-    """Return whether a winning candidate becomes the champion without a person.
+    """Return whether a candidate that won becomes the champion without a person's approval.
 
     Args:
         lake: The lake.
@@ -83,8 +83,7 @@ def needs_a_person(
 
 
 def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> LedgerEntry:
-    """Record in the ledger that a person holds an export back, so that it cannot promote itself.
-
+    """Record in the ledger that a person holds back an export from automatic promotion.
     Args:
         lake: The lake.
         key: The partition.

@@ -44,7 +44,7 @@ SERVING = "serving"
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The result of `serve`.
+    """The result of serving a champion with `serve`.
 
     Attributes:
         artifact: The artifact of the asset `serving`.
@@ -155,7 +155,7 @@ def _served_files(champion: Artifact, adapters: Sequence[Artifact]) -> dict[str,
 
 
 def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
-    """Empty the folder of a partition without a champion. Return messages for a person."""
+    """Empty the serving folder of a partition that has no champion. Return messages for users."""
     content = read_folder(lake, key)
     messages = [
         f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"
@@ -194,7 +194,7 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
 
 
 def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> list[str]:
-    """Create a served model in Ollama, and return messages for a person.
+    """Create a served model in Ollama, and return messages for users.
 
     Args:
         name: The model's name in Ollama.
@@ -226,7 +226,7 @@ def _write_model_card(lake: Lake, champion: Artifact, adapters: Sequence[Artifac
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
-    """Serve a partition's champion immediately, without a run, and return messages for a person.
+    """Serve a partition's champion immediately, without a run, and return messages for users.
 
     `settings` are the arguments of `serve`, and the errors are those of `serve`.
     """
@@ -236,7 +236,9 @@ def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
-    """Return the objections to an export from its episodes and from the last decision on it."""
+    """Return the reasons against an export that follow from its episodes and from the last decision
+    on it.
+    """
     played = own_episodes(lake, key, export.identity)
     against = list(read_episode_report(played).against) if played else []
     decisions = [
@@ -412,7 +414,7 @@ def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
 
 
 def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
-    """Return the export whose identity, or whose adapter's identity, begins with `identity`.
+    """Return the export whose identity, or whose adapter's identity, begins with a given text.
 
     Raises:
         DataError: No export or more than one export matches.

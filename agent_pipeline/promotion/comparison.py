@@ -46,7 +46,7 @@ class CompareResult(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The artifacts for a decision, as pairs of the candidate's and the champion's artifact.
+    """The artifacts for a decision, each as a pair of the candidate's and the champion's artifact.
 
     Without a champion, the second part of each pair is `None`, and the baseline is the base model.
 

@@ -15,7 +15,7 @@ from agent_pipeline.evaluation.scores import Scores
 def measure_gain(
     candidate: Scores, baseline: Scores, tasks: Collection[str] | None = None
 ) -> Difference | None:
-    """Return the difference of the deciding metric, candidate − baseline, over tasks.
+    """Return the candidate's gain over the baseline in the deciding metric, computed over tasks.
 
     Args:
         candidate: The candidate's scores.

@@ -1,4 +1,4 @@
-"""The types of a decision: its inputs besides the scores, and its result.
+"""The types of a decision: its inputs in addition to the scores, and its result.
 
 Decisions are stored in the ledger. Attributes and reasons that were renamed keep their first names
 there, so that ledgers of all versions can be read. The rules are in `rules`, and the sentences that
@@ -48,7 +48,7 @@ class VerifiedVerdicts(msgspec.Struct, frozen=True):
 
 
 class DecisionFacts(msgspec.Struct, frozen=True):
-    """The inputs of the rules besides the scores of both models.
+    """The inputs of the decision rules in addition to the scores of both models.
 
     Attributes:
         earlier_decisions: The number of decisions on the partition in this year.
@@ -76,7 +76,7 @@ class DecisionFacts(msgspec.Struct, frozen=True):
 
 
 class ReasonKind(StrEnum):
-    """The kinds of reasons for an outcome. The values are stored in ledgers and never change."""
+    """Kinds of reasons for an outcome. Ledgers store these values, so they never change."""
 
     GAIN = "gain"
     NO_GAIN = "no gain"
@@ -128,7 +128,7 @@ class DecisionReason(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):
 
 
 class Figure(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):
-    """The means of both models in one figure, and their difference.
+    """One figure of a decision: the means of both models, and their difference.
 
     Attributes:
         name: The name of the figure.

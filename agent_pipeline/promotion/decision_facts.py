@@ -1,4 +1,4 @@
-"""The inputs of a decision besides the scores, such as verdicts and newer tasks."""
+"""Collection of a decision's inputs in addition to the scores, such as verdicts and newer tasks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def collect_facts(
     compared: Comparison,
     verdicts: VerdictCounts,
 ) -> DecisionFacts:
-    """Return all inputs of the rules besides the scores.
+    """Return all inputs of the decision rules in addition to the scores.
 
     The number of earlier decisions is not included. It is counted when the ledger is written.
 

@@ -48,7 +48,7 @@ from agent_pipeline.training.chain import describe_used_template, find_trained_a
 ASSET = "champion"
 
 Table = tuple[str, list[list[str]]]
-"""The title of a table, and its rows, the head first."""
+"""A table: its title, and its rows. The first row is the head."""
 
 
 def write_decision_page(

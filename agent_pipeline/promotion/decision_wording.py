@@ -76,7 +76,7 @@ def describe_reason(reason: DecisionReason) -> str:
 
 @dataclass(frozen=True)
 class _FormattedValues:
-    """The numbers of a reason as texts.
+    """The numbers of a reason, formatted as texts.
 
     Attributes:
         share: The candidate's value in percent.

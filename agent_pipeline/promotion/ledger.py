@@ -48,7 +48,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a command that moved a champion, served it, and reported the move.
+    """A record that a command moved a champion, served it, and reported the move.
 
     Attributes:
         number: The number of the entry.

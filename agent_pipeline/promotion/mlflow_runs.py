@@ -48,7 +48,7 @@ the server does not answer.
 
 
 class Written(NamedTuple):
-    """The result of writing to MLflow.
+    """The result of writing records to MLflow.
 
     Attributes:
         ok: Whether the runs were written.
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContent:
-    """The content of a run.
+    """The content of an MLflow run.
 
     Attributes:
         tags: The artifacts that the export was made from, and the decision on it.
@@ -121,7 +121,7 @@ def write_run(
 
 
 def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> None:
-    """Move the alias to the model version that belongs to a run."""
+    """Move the champion alias in MLflow to the model version that belongs to a run."""
     model, run_id = "~".join(key), run.info.run_id
     if not client.search_registered_models(f"name = '{model}'", max_results=1):
         client.create_registered_model(model, tags={"partition": str(key)})
@@ -139,7 +139,7 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> Non
 def _write_export(
     client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact, redactor: Redactor
 ) -> "Run":
-    """Write all information about an export into its run, and return the run."""
+    """Write all information about an export into its MLflow run, and return the run."""
     from mlflow.entities import Metric, Param, RunTag
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(key)

@@ -38,7 +38,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
 
 Compare = Callable[[dict[str, Any]], CompareResult]
-"""A function that runs the task `compare` with these parameters."""
+"""A function that runs the task `compare` with the given parameters."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PromotionSettings:
 
 @dataclass(frozen=True)
 class CandidateDecision:
-    """A decision on a candidate after it was carried out.
+    """A decision on a candidate that has been carried out.
 
     Attributes:
         entry: The entry in the ledger.
@@ -118,7 +118,7 @@ def decide_night(
     redactor: Redactor,
     who: str,
 ) -> NightlyDecision:
-    """Check a champion on probation, then decide on the candidate and record the decision.
+    """Check a champion on probation. Then decide on the candidate and record the decision.
 
     The decision is recorded as a page and as an MLflow run.
 

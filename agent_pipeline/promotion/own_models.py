@@ -60,7 +60,7 @@ class OwnModels:
                 self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
 
     def made(self, row: Mapping[str, Any]) -> bool:
-        """Return whether one of our models answered in a session.
+        """Return whether one of the lake's own models answered in a session.
 
         If the session is older than the first export of the partition with this name, another model
         with the same name answered.
@@ -71,7 +71,7 @@ class OwnModels:
         return any(self._is_own(model.strip().lower(), row) for model in list_answering_models(row))
 
     def _is_own(self, model: str, row: Mapping[str, Any]) -> bool:
-        """Return whether a model that answered in a session is our own."""
+        """Return whether a model that answered in a session is one of the lake's own models."""
         if any(identity in self._identities for identity in _IDENTITY.findall(model)):
             return True
         is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")

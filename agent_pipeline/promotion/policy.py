@@ -1,4 +1,4 @@
-"""The policy of promotions: the gain that is sought, and the limits for other figures.
+"""The promotion policy: the gain that is required, and the limits for other figures.
 
 The settings of the asset `champion` extend this policy. The rules that apply it are in `rules`.
 """
@@ -9,7 +9,7 @@ from agent_pipeline.options import Options
 
 
 class PromotionPolicy(Options):
-    """The limits that the rules of a decision compare with."""
+    """The limits that the decision rules apply."""
 
     earlier_names = {"guard_margin": "regression_margin"}
 
@@ -83,6 +83,9 @@ class PromotionPolicy(Options):
     )
 
     def rules(self) -> dict[str, object]:
-        """Return the values that enter the identity of a decision; `ChampionConfig` has more."""
+        """Return the policy values that enter the identity of a decision.
+
+        `ChampionConfig` has more values.
+        """
         values = self.model_dump(include=set(PromotionPolicy.model_fields))
         return self.with_hashed_names(values)

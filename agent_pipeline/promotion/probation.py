@@ -1,4 +1,4 @@
-"""Probation: a champion that promoted itself is compared with the previous champion.
+"""Probation: an automatically promoted champion is compared with the previous champion.
 
 A probation lasts for some nights.
 

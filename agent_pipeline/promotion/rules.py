@@ -57,7 +57,7 @@ TASKS_DONE = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one rule.
+    """The result of one decision rule.
 
     Attributes:
         figures: The figures that the rule measured.
@@ -147,7 +147,7 @@ def check_probation(
     policy: PromotionPolicy,
     earlier_decisions: int,
 ) -> Decision:
-    """Return whether a champion that promoted itself stays, or the previous one is restored.
+    """Return whether an automatically promoted champion stays or the previous champion is restored.
 
     The check uses the yearly error budget, like a decision.
 
@@ -344,7 +344,7 @@ def check_turns(
 def check_calling(
     name: str, turn_pairs: Sequence[TurnPair], policy: PromotionPolicy, expects_call: bool
 ) -> Finding:
-    """Check how often the models call, at turns that expect a call or at turns that do not.
+    """Check how often the models call tools, at turns that expect a call or at turns that do not.
 
     Args:
         name: The name of the figure.
@@ -396,7 +396,10 @@ def check_separation(call_recall: Finding, over_call: Finding, policy: Promotion
 def check_capability(
     capability: str, turn_pairs: Sequence[TurnPair], policy: PromotionPolicy
 ) -> tuple[Finding, bool]:
-    """Check the right turns of one tool or kind of answer; also return whether it is a tool."""
+    """Check how many turns of one tool or kind of answer are right.
+
+    Also return whether it is a tool.
+    """
     pairs = [pair for pair in turn_pairs if pair[0].capability == capability]
     values = [PairedValue(new.task, float(new.right), float(old.right)) for new, old in pairs]
     expects_call = any(new.expects_call for new, _ in pairs)

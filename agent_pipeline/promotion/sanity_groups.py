@@ -12,5 +12,5 @@ NO_REFUSAL = f"{SANITY_PREFIX}no refusal at other agents' turns"
 
 
 def describe_group(group: str) -> str:
-    """Return the name of a group as a person reads it."""
+    """Return the name of a question group for users."""
     return f"sanity questions: {group.removeprefix(SANITY_PREFIX)}"

@@ -23,7 +23,9 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 
 ArtifactPair = tuple[Artifact | None, Artifact | None]
-"""An artifact of the candidate and of the champion; `None` for what does not exist."""
+"""An artifact of the candidate and an artifact of the champion. An artifact that does not exist is
+`None`.
+"""
 
 
 def read_scores(

@@ -1,4 +1,4 @@
-"""The replacement of secrets and personal data by pseudonyms, before a session is written.
+"""Redaction: secrets and personal data are replaced by pseudonyms before a session is written.
 
 A pseudonym such as `<EMAIL_1>` or `<API_KEY_2>` has the kind of the private value and a number.
 Values are numbered in the order in which they first appear in the session. Within a session, a
@@ -35,7 +35,7 @@ DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
 
 @dataclass(frozen=True)
 class RedactionOptions:
-    """Options that say which values are redacted.
+    """Options that define which private values are redacted.
 
     Attributes:
         enabled: Whether anything is redacted.
@@ -57,7 +57,7 @@ class RedactionOptions:
 
 
 class Redactor:
-    """A redactor of sessions and texts with one set of options.
+    """A redactor of sessions and texts that uses one set of options.
 
     Raises:
         SettingsError: An option has an invalid value.
@@ -149,7 +149,9 @@ class Redactor:
         return names.counts
 
     def finds(self, session: Session) -> dict[str, str]:
-        """Return every private value of a session and its kind. The session's ids are not searched.
+        """Return every private value of a session with its kind.
+
+        The ids of the session are not searched.
 
         Raises:
             RedactionError: A detector raised an exception.
@@ -266,7 +268,7 @@ class Redactor:
 
 
 def _carrier(texts: Sequence[str]) -> Session:
-    """Return a session that carries texts which belong to no session."""
+    """Return a session that holds texts which do not belong to a session."""
     messages: list[Message] = [{"role": "user", "content": text} for text in texts]
     return Session(session_id="", project="", agent="", source="texts", messages=messages)
 
@@ -277,7 +279,7 @@ def _prompts_of(session: Session) -> list[str]:
 
 
 def _names_of(session: Session) -> dict[str, str]:
-    """Return the names that a session has, except its own id and its parent's id."""
+    """Return the names that a session contains, except for its own id and its parent's id."""
     return {
         name: value
         for name in ("task_key", "task_id", "trial", "model_id")

@@ -20,7 +20,7 @@ _REST = r"[^\s\"'`$|;<-][^\s\"'`|;]{5,199}"
 
 
 def _attached(option: str) -> str:
-    """Return the pattern of a password that follows its option without a blank.
+    """Return a pattern for a password that directly follows its option, without a blank.
 
     The value is the option and the password together. If the password is in quotes, the value is
     only the password.
@@ -29,7 +29,7 @@ def _attached(option: str) -> str:
 
 
 class CommandForm(NamedTuple):
-    """A pattern of commands that contain a password.
+    """A pattern for commands that contain a password.
 
     Attributes:
         names: The beginnings of the commands' names, in lower case.
@@ -53,7 +53,7 @@ def _form(
 
 
 def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
-    """Return the pattern of commands whose password follows an option and a blank.
+    """Return a pattern for commands in which a password follows an option and a blank.
 
     Args:
         option: A pattern of the option.

@@ -54,7 +54,7 @@ Candidates are found many times faster in the bytes.
 
 
 class Detectors:
-    """The loaded detectors of the given kinds.
+    """The detectors for the given kinds of private values.
 
     Args:
         kinds: The kinds to find.
@@ -386,8 +386,8 @@ _PLACEHOLDER = re.compile(
     r"(?:(?:new|old|your|my|the|current|user|required|optional|hidden|masked|redacted|string|password|passwd|secret|token|value)[_-]?)+",
     re.IGNORECASE,
 )
-"""Placeholders for a password in a schema or an example. If `string` were replaced everywhere, the
-schemas of tools would break.
+"""Pattern of placeholders for a password in a schema or an example. For example, replacing `string`
+everywhere would break the schemas of tools.
 """
 _LONGEST_LOCAL_PART, _LONGEST_DOMAIN = 64, 255
 _EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNICODE)

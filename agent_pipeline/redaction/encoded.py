@@ -28,7 +28,7 @@ slower search.
 
 
 class Decoded(NamedTuple):
-    """A text with its characters decoded, and the mapping to the encoded text.
+    """A text with decoded characters, and the mapping from its positions to the encoded text.
 
     Attributes:
         text: The decoded text.

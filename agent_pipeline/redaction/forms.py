@@ -30,7 +30,7 @@ _TAG = re.compile(r"(?<=.)\+[^@]*(?=@)")
 
 
 class Key(NamedTuple):
-    """A run of digits that reveals a private value.
+    """A run of digits that is enough to reveal a private value.
 
     Attributes:
         digits: The digits.
@@ -136,7 +136,7 @@ def bank_codes(iban: str) -> dict[str, str]:
 
 
 def compact(value: str) -> str:
-    """Return the letters and digits of a value, in lower case."""
+    """Return only the letters and digits of a value, in lower case."""
     return _NOT_WORD.sub("", plain(value)).lower()
 
 

@@ -355,7 +355,7 @@ def _shortest(region: str) -> int:
 _UNBOUND = re.compile(r"[^\n\d<>@]*")
 _WORD = re.compile(r"[^\W_]+")
 _PARTICLES = "是为為は가는은"
-"""Characters that join a word and its number in Chinese, Japanese and Korean."""
+"""Characters that connect a word with its number in Chinese, Japanese and Korean."""
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
     "number numbers no nr num is was are be my the her his their our your new old current home "

@@ -11,7 +11,7 @@ from agent_pipeline.redaction.texts import TOKEN, decoded, is_json
 
 _LENGTH_BEFORE = 60
 _Value = tuple[str, str]
-"""The kind and the identity of a value."""
+"""The kind and the identity of a private value."""
 
 
 class Pseudonyms:
@@ -45,7 +45,7 @@ class Pseudonyms:
                 self._last[match["kind"]] = max(self._last[match["kind"]], int(match["number"]))
 
     def learn(self, finds: dict[str, str]) -> None:
-        """Add values to replace, with their kinds.
+        """Add private values, with their kinds, that must be replaced.
 
         If two values begin at the same place, the value whose kind comes first in `KINDS` is
         replaced, then the longer value.
@@ -146,7 +146,7 @@ class Pseudonyms:
         return f"<{place.kind}_{self._numbers[value]}{part and f':{part}'}>"
 
     def _assign(self, value: _Value) -> None:
-        """Assign the number of its pseudonym to a value.
+        """Assign to a value the number that its pseudonym has.
 
         An address and the names of its owner get related numbers, so that made-up values can keep
         the relation.

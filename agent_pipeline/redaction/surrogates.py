@@ -78,12 +78,13 @@ VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "TOKEN": lambda fake, number: fake.password(length=24, special_chars=False),
     "API_KEY": lambda fake, number: fake.password(length=32, special_chars=False),
 }
-"""Functions that make up a value of a kind. Other kinds, including the kinds of other packages,
-keep their pseudonyms. No value contains characters that JSON must escape.
+"""Functions that make up a value, by kind of private data. Kinds without such a function, including
+those of other packages, keep their pseudonyms. No made-up value contains characters that JSON must
+escape.
 """
 
 TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
-"""The columns that hold messages."""
+"""Columns that contain messages."""
 
 
 def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:

@@ -23,7 +23,7 @@ conversation.
 
 
 class Known:
-    """The private values that were found in the trials of a task.
+    """The private values that were found in the trials of one task.
 
     The time of a search depends on the length of the text and not on the number of values. An
     address is also found by its owner's name if the name has at least two parts. A run holds one
@@ -79,7 +79,7 @@ class Known:
 
 @dataclass(frozen=True)
 class _KnownValues:
-    """The known values, prepared for a search.
+    """The private values that are known, prepared for a search.
 
     Attributes:
         by_run: The values by a word or number that every text with the value contains.
@@ -94,7 +94,7 @@ class _KnownValues:
 
 @lru_cache(maxsize=64)
 def _look_up(known: Known, _: int, regions: tuple[str, ...]) -> _KnownValues:
-    """Return the known values, prepared for a search.
+    """Return the private values that are known, prepared for a search.
 
     `_` is their size in bytes. It is a key of the cache, so that the cache notices new values.
     """

@@ -15,7 +15,7 @@ _MAX_CHARACTERS_TO_COMPARE = 6
 
 
 class Addresses:
-    """A set of lower-case e-mail addresses that are found in texts by their @."""
+    """A set of lower-case e-mail addresses that are searched in texts by their @."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._addresses = frozenset(addresses)
@@ -36,7 +36,7 @@ class Addresses:
 
 
 class Values:
-    """A set of private values that are found in texts exactly as they are written.
+    """A set of private values that are searched in texts exactly as they are written.
 
     If `at_words` is true, only places without a letter before them are found. This makes the search
     for many values faster.

@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.storage.pointers import now
 
 LOG = "{}.eval"
-"""The name of a model's log."""
+"""File name of one model's Inspect log."""
 SCORER = "right"
 _GRADES = {True: "C", False: "I"}
 
@@ -165,8 +165,9 @@ def _tool(function: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _schema(value: object) -> Any:
-    """Return a schema in Inspect's form, which must be an object even if JSON Schema allows a
-    boolean or a list.
+    """Return a JSON schema in Inspect's format.
+
+    It is always an object, although JSON Schema also allows a boolean or a list.
     """
     if not isinstance(value, dict):
         return {}

@@ -44,8 +44,8 @@ _HIDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 Row = list[str]
 Text = tuple[str, str, bool | None]
-"""The name of a player, its text, and whether the text is right. For the expected text, the last
-value is None.
+"""A player's name, its text, and whether the text is right. For the expected text, the last value
+is None.
 """
 
 PageItem = TypedDict(
@@ -70,7 +70,7 @@ StoredRow = Mapping[str, Any]
 
 
 class Split(NamedTuple):
-    """The measurements on a split. Without a champion, the baseline is the base model.
+    """The measurements on one split. Without a champion, the baseline is the base model.
 
     Attributes:
         name: The name of the split.
@@ -149,7 +149,7 @@ FILTERS: tuple[Literal["split", "class", "tool", "outcome"], ...] = (
 
 
 MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
-"""The fact that is shown if the models saw made-up values, so that readers do not take them for
+"""A note for readers that the models saw made-up values, so that readers do not take the values for
 real people's data.
 """
 
@@ -342,7 +342,9 @@ def differing_turns(split: Split, rows: Mapping[str, StoredRow]) -> list[PageIte
 def bounded(
     items: Iterable[PageItem], most: int, what: str, path: str
 ) -> tuple[list[PageItem], list[str]]:
-    """Return at most `most` items for a page, and a note about the items that are left out.
+    """Limit the items of a page to `most` items.
+
+    Also return a note about the items that are left out.
 
     Items with harm come first, then the candidate's losses.
 
@@ -435,7 +437,7 @@ def _both(split: Split) -> Iterable[tuple[SampleEntry, SampleEntry]]:
 def _sides(
     split: Split, both: Sequence[tuple[SampleEntry, SampleEntry]]
 ) -> tuple[list[ScoredAnswer], list[ScoredAnswer]]:
-    """Return the scored answers of the baseline and of the candidate."""
+    """Return the scored answers of the baseline and of the candidate to one turn."""
     return [old["adapter" if split.champion else "base"] for _, old in both], [
         new["adapter"] for new, _ in both
     ]
@@ -470,7 +472,7 @@ def _interval(difference: ReportedDifference | None) -> Row:
 
 
 def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, object] | None:
-    """Return a curve scaled to a field of 600 × 120, from its lowest to its highest value."""
+    """Scale a curve to a field of 600 × 120 units."""
     known = [(x, y) for x, y in points if math.isfinite(y)]
     if len(known) < 2:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 Texts = list[str]
-"""A session's items, as the JSON texts that are stored."""
+"""The items of a session, as the JSON texts that are stored."""
 
 
 def cut_json(texts: Texts, rng: Random) -> Texts:
@@ -36,6 +36,6 @@ DAMAGES: dict[str, Callable[[Texts, Random], Texts]] = {
 
 
 def without_one(texts: Texts, kind: str, rng: Random) -> Texts:
-    """Return the texts without one random item of a type."""
+    """Return the texts of a session without one random item of a given type."""
     place = rng.choice([index for index, text in enumerate(texts) if f'"type": {kind}' in text])
     return texts[:place] + texts[place + 1 :]

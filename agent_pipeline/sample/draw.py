@@ -1,4 +1,4 @@
-"""Seeded random draws that keep their proportions, and the seed and the days of the sample."""
+"""Seeded random draws with exact proportions, and the seed and the days of the sample."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta

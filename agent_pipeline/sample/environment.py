@@ -123,7 +123,7 @@ class Environment:
 
 
 def kind_of(domain: Domain, task: Task) -> str:
-    """Return the decision that a task asks for.
+    """Return the kind of decision that a task asks for.
 
     The decision consists of the calls with which a good agent changes the world (`cancel, book`),
     or is `refuse or ask`.

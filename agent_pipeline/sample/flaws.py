@@ -34,12 +34,12 @@ Spoil = Callable[[Step, Moment], list[Step | Imagined]]
 
 
 def honest(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Return the step unchanged."""
+    """Return the agent's step unchanged."""
     return [step]
 
 
 def loop(step: Step, moment: Moment) -> list[Step | Imagined]:
-    """Repeat a call three times."""
+    """Repeat a tool call three times."""
     return [step] * 3 if isinstance(step, Call) else [step]
 
 

@@ -82,5 +82,5 @@ def difference(goal: Records, final: Records) -> str | None:
 
 
 def shown(call: Call) -> str:
-    """Return a call as one line of text."""
+    """Return a tool call as one line of text."""
     return f"{call.name}({', '.join(json.dumps(value, ensure_ascii=False) for value in call.arguments.values())})"

@@ -11,7 +11,7 @@ COMMAND = "python -m agent_pipeline.sample"
 
 
 def manifest(sessions: dict[str, list[Recorded]], seed: int) -> dict[str, Any]:
-    """Return the ground truth of the sample: counts by partition, and the facts of each session by
+    """Return the true facts about the sample: counts by partition, and the facts of each session by
     id.
 
     `acceptable` + `unacceptable` + `unjudged` = `sessions`. Archived, broken and duplicate sessions
@@ -76,7 +76,7 @@ def facts(session: Recorded) -> dict[str, Any]:
 
 
 def readme(truth: dict[str, Any]) -> str:
-    """Return the README page of the sample."""
+    """Return the text of the sample's README page."""
     rows = (
         "sessions",
         "items",
@@ -106,7 +106,7 @@ def readme(truth: dict[str, Any]) -> str:
 
 
 def cell(value: int | dict[str, int]) -> str:
-    """Return a table cell for a count, or for counts by name."""
+    """Return the table cell for a count, or for several counts by name."""
     return (
         ", ".join(f"{name} {count}" for name, count in value.items()) or "0"
         if isinstance(value, dict)

@@ -38,8 +38,9 @@ class Episode:
 
 
 def voice(domain: Domain, wording: int) -> Voice:
-    """Return a function that words the agent's answers, always in the `wording`-th form (modulo the
-    number of forms).
+    """Return a function that words the agent's answers.
+
+    It always uses the phrase with the number `wording` (modulo the number of phrases).
     """
 
     def say(kind: str, **slots: object) -> Say:

@@ -131,8 +131,7 @@ def session_of(
 
 
 def marks(agent: Agent, played: list[Recorded], rng: Random) -> list[Recorded]:
-    """Return the sessions with marks: some are archived, some lose their verdict, and some are
-    judged twice.
+    """Mark some sessions: some are archived, some lose their verdict, and some are judged twice.
 
     Every second session that loses its verdict keeps an empty row instead.
     """

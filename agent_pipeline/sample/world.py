@@ -48,7 +48,7 @@ class Say:
     kind: str
 
     def after(self, facts: str) -> Self:
-        """Return this answer with the facts that it relies on in front."""
+        """Return this answer with the facts on which it relies at the beginning."""
         return replace(self, text=f"{facts} {self.text}")
 
 

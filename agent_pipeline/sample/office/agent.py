@@ -48,7 +48,7 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """A user's request.
+    """A request that a user makes to the rooms agent.
 
     Attributes:
         intent: The kind of request.

@@ -24,7 +24,7 @@ def system(today: date) -> str:
 
 
 def key(day: date) -> str:
-    """Return a day in the form of the tools."""
+    """Convert a day into the format that the tools use."""
     return f"{day:%m-%d}"
 
 

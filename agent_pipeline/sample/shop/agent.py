@@ -63,7 +63,7 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """A user's request.
+    """A request that a user makes to the support agent.
 
     Attributes:
         intent: The kind of request.
@@ -103,7 +103,7 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 
 def asked(request: Request, orders: int) -> str:
-    """Return the note before a decision: the user's request, and the number of orders that were
+    """Return the agent's note before a decision: the user's request, and the number of orders
     found.
 
     Without this note, small models refund all units of an order although the user named fewer, or

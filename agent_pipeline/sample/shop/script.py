@@ -38,7 +38,7 @@ class Plot:
 
     @property
     def item(self) -> str:
-        """Return the item as it was ordered, such as `mug` or `mugs`."""
+        """Return the ordered item as a word, such as `mug` or `mugs`."""
         return wording.things(self.order["item"], self.order["units"])
 
     @property
@@ -81,7 +81,7 @@ class Plot:
         return self.ask(self.rng.choice(forms).format(thing=self.thing, id=self.written(order_id)))
 
     def pick(self, forms: tuple[str, ...], **slots: str) -> str:
-        """Return a random phrase with its slots filled in and a capital first letter."""
+        """Return a random phrase with filled slots and a capital first letter."""
         return wording.first_upper(self.rng.choice(forms).format(**slots))
 
     def written(self, order_id: str) -> str:

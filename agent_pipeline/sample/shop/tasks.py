@@ -78,8 +78,9 @@ def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
 
 
 def goal_of(case: str, start: Records, main: dict[str, Any], units: int | None) -> Records:
-    """Return the final state by the house rules. `units` is the number of units to refund (None for
-    all).
+    """Return the final state of the world according to the house rules.
+
+    `units` is the number of units to refund (None for all units).
     """
     if case in REFUSED:
         return start
@@ -89,7 +90,7 @@ def goal_of(case: str, start: Records, main: dict[str, Any], units: int | None) 
 
 
 def an_order(order_id: str, name: str, item: str, case: str, rng: Random) -> dict[str, Any]:
-    """Return an order in the state that the case needs."""
+    """Return an order in the state that a case needs."""
     units = rng.randint(2, 4) if case == "refund part" or rng.random() < MULTIPLE else 1
     status = next((state for state in ("open", "shipped") if case.endswith(state)), "delivered")
     near = rng.random() < NEAR_WINDOW

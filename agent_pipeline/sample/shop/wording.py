@@ -92,8 +92,9 @@ NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
 def things(item: str, units: int) -> str:
-    """Return the item in the singular or plural, such as `mugs` for 3 units. All plurals in the
-    sample are regular.
+    """Return an item's name in the singular or plural, such as `mugs` for 3 units.
+
+    All plurals in the sample are regular.
     """
     return item if units == 1 else f"{item}s"
 

@@ -80,7 +80,7 @@ class Shop(World):
 
 
 def line(record: dict[str, object]) -> str:
-    """Return an order as the tool shows it, such as `2 x mug at $15, delivered 12 days ago`.
+    """Return an order as the tool describes it, such as `2 x mug at $15, delivered 12 days ago`.
 
     JSON fields would cost half as many tokens again.
     """
@@ -104,5 +104,5 @@ def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
 
 
 def after(records: Records, order_id: str, **changes: object) -> Records:
-    """Return the records with changes to one order."""
+    """Return the records after changes to one order."""
     return {**records, order_id: {**records[order_id], **changes}}
