@@ -84,6 +84,7 @@ def needs_a_person(
 
 def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> LedgerEntry:
     """Record in the ledger that a person holds back an export from automatic promotion.
+
     Args:
         lake: The lake.
         key: The partition.
