@@ -243,7 +243,7 @@ def tool_schemas(world: World) -> list[Tool]:
 
 
 def run_tool(world: World, name: str, arguments: object) -> str:
-    """Return the OpenAI schemas of all tools of a world.
+    """Run a tool call in a world, and return its result as text.
 
     A call that the world cannot run returns `{"error": ...}`, as a real tool would.
 

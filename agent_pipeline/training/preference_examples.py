@@ -1,4 +1,4 @@
-"""A row of `preference_dataset` or `kto_dataset`, as stored in the lake.
+"""Judged completions as tokens: pairs of assistant turns for DPO, whole sessions for KTO.
 
 The loss counts the assistant's tokens of the completion only. The losses themselves belong to
 `trainers.preferences`, and which sessions are paired belongs to `datasets`.

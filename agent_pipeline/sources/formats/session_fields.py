@@ -111,7 +111,7 @@ def new_session(
     history: object,
     **record_fields: Unpack[RecordFields],
 ) -> Session:
-    """Replace the unpaired surrogates in the texts of a value.
+    """Return the session that a record describes.
 
     Args:
         source: The name of the reader.
