@@ -117,7 +117,8 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         console.print(f"\n[bold]{key}[/bold]")
         console.print(
             f"  sessions   {counts.total()} in = {counts['kept']} kept + "
-            f"{counts.total() - counts['kept']} dropped ({dropped})"
+            f"{counts.total() - counts['kept']} dropped ({dropped})",
+            soft_wrap=True,
         )
         console.print(
             f"  SFT rows   {splits.total()}: "
@@ -139,7 +140,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             )
         if evaluated := models.get("evaluation"):
             for line in _comparison(read_evaluation_report(evaluated)):
-                console.print(f"  {line}")
+                console.print(f"  {line}", soft_wrap=True)
         if played := models.get("episodes"):
             for line in _episodes(read_episode_report(played)):
                 console.print(f"  {line}", soft_wrap=True)
@@ -151,11 +152,9 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
                 soft_wrap=True,
                 highlight=False,
             )
-        for asset, artifact in models.items():
+        if exported:
             console.print(
-                f"  {asset:<12} [dim]{_from_here(artifact.path)}[/dim]",
-                soft_wrap=True,
-                highlight=False,
+                f"  model      {_from_here(exported.path)}", soft_wrap=True, highlight=False
             )
 
 
@@ -195,7 +194,7 @@ def _training(report: StepReport) -> str:
     others = [
         f"{count} {name.replace('_', ' ')}"
         for name, count in rows.items()
-        if name not in ("in", "trained") and count
+        if name not in ("in", "trained") and isinstance(count, int) and count
     ]
     dropped = f" ({', '.join(others)})" if others else ""
     loss = f"loss {report.loss_first:.3f} → {report.loss_last:.3f} over {report.steps} steps"
