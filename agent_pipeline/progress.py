@@ -14,7 +14,7 @@ the units.
 
 
 def silent(done: int, total: int, text: str) -> None:
-    """Ignore progress."""
+    """Ignore all progress reports."""
 
 
 def duration(seconds: float) -> str:

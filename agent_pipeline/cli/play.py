@@ -230,7 +230,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
 def _player(
     model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]
 ) -> "OpenedPlayer":
-    """Return the player for the model that the options name.
+    """Open the model that the options name as a player.
 
     Args:
         model: The model's name, file or address.

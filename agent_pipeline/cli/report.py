@@ -61,7 +61,7 @@ def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:
 
 
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
-    """Return the latest complete artifact, or None."""
+    """Return the latest complete artifact of an asset, or None."""
     try:
         return lake.latest(asset, key)
     except DataError:

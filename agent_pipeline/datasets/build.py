@@ -627,7 +627,7 @@ def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 
 
 def _name_session(row: Mapping[str, object], column: str) -> str:
-    """Return a session's id.
+    """Return the id of a session.
 
     In a table of several agents, the agent's name is put in front.
     """

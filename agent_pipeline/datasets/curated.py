@@ -52,7 +52,7 @@ StoredRow = dict[str, Any]
 """A row of `curated_sessions` with some of its columns. Its JSON columns are `msgspec.Raw`."""
 
 ReadRow = Callable[[int], StoredRow]
-"""Function that reads a row by its index."""
+"""Function that reads a stored row by its index."""
 
 SelectRows = Callable[[pa.RecordBatch], pa.BooleanArray]
 """Function that returns the indices of the wanted rows in a batch."""

@@ -37,7 +37,7 @@ KTO = pa.schema(
 
 
 class KtoRow(LineageRow):
-    """A row of `KTO`."""
+    """A row of `kto_dataset`."""
 
     prompt: list[Message]
     completion: list[Message]

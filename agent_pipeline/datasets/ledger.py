@@ -31,7 +31,7 @@ LEDGER = pa.schema([column for column in LINEAGE_COLUMNS if column.name in ("tas
 
 @dataclass(frozen=True)
 class Ledger:
-    """The splits of a partition's tasks.
+    """The recorded splits of a partition's tasks.
 
     Attributes:
         sizes: The sizes that determine the split of tasks that are not recorded.
@@ -171,7 +171,7 @@ def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str]
 def remove_tasks(
     lake: Lake, key: PartitionKey, removed: Set[str], new_names: Mapping[str, str]
 ) -> int:
-    """Remove some tasks from the ledger, and rename other tasks.
+    """Remove some tasks from the split ledger, and rename other tasks.
 
     A renamed task keeps its split.
 

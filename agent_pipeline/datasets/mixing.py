@@ -117,7 +117,7 @@ class MultiTaskMixer:
         self.report: dict[str, TaskShare] = {}
 
     def mix(self, task_datasets: Mapping[str, Sequence[object]]) -> list[TaskSample]:
-        """Return samples of all tasks.
+        """Mix samples of all tasks in their exact shares.
 
         The samples are in a random order, or ordered by task if `shuffle` is false.
 

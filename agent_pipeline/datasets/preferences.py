@@ -173,7 +173,7 @@ class _PairCandidate:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """The session ids of the two trials."""
+        """The session ids of the good and the bad trial."""
         return self.chosen.session_id, self.rejected.session_id
 
     @property

@@ -264,7 +264,7 @@ def _read_rows(
 
 
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
-    """Write the Hugging Face folder.
+    """Write the dataset's Hugging Face folder.
 
     It has a Parquet file per split with rows. The card is written last.
     """

@@ -206,7 +206,7 @@ def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
 
 
 def _split_rows(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each split with its rows.
+    """Yield each split of a dataset with the split's rows.
 
     `group_by` would do the same, but it imports pandas.
     """

@@ -68,7 +68,7 @@ def is_interruption(event: dg.DagsterEvent) -> bool:
 
 
 def _sentence_in(error: SerializableErrorInfo) -> str | None:
-    """Return the sentence for users in an error or in one of its causes, or None."""
+    """Return the first sentence for users in an error or its causes, or None."""
     named = {cls.__name__ for cls in _subclasses(PipelineError)}
     cause: SerializableErrorInfo | None = error
     while cause:

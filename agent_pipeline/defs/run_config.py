@@ -167,7 +167,7 @@ def set_tags(names: Sequence[str]) -> dict[str, str]:
 
 
 def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> dict[str, Any]:
-    """Return the values that this run sets itself.
+    """Return the option values that this run sets itself.
 
     The launchpad fills in every default for all agents. In such a form, a value that equals the
     default was chosen by nobody, so the agent's own setting wins.

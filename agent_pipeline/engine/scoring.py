@@ -60,7 +60,7 @@ Logits that stay in a CPU's cache take half of the time.
 
 @dataclass(frozen=True)
 class RowLoss:
-    """The loss of one row.
+    """The loss of one row under a model.
 
     Attributes:
         loss: Mean over the trained tokens, in nats per token. None if the row has no trained token

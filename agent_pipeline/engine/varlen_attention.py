@@ -49,7 +49,7 @@ class Spans:
 def find_spans(
     run_lengths: Sequence[int], ancestors: Sequence[Sequence[int]], device: "torch.device | str"
 ) -> Spans:
-    """Return the spans of runs.
+    """Compute the spans of several runs.
 
     Args:
         run_lengths: The number of nodes of each run.

@@ -48,7 +48,7 @@ PROMPT_TAIL_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The result of an evaluation.
+    """The result of an evaluation of an adapter and its base model.
 
     Attributes:
         report: The figures.

@@ -257,7 +257,7 @@ class _Removal:
             )
 
     def tables(self) -> list[LakeFile]:
-        """Return the tables that exist.
+        """Return the tables that exist in the lake.
 
         `sessions`, from which the others are made, comes last.
         """
@@ -272,7 +272,7 @@ class _Removal:
         )
 
     def partitions(self) -> list[PartitionKey | None]:
-        """Return the partitions with rows of the sessions.
+        """Return the partitions that have rows made from the sessions.
 
         `None` stands for tables of several agents.
         """

@@ -95,7 +95,7 @@ class UnnamedArtifacts(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of the artifacts."""
+        """The number of unused artifacts."""
         return len(self.artifacts) + len(self.unreadable)
 
     def describe(self, partition: PartitionKey) -> Iterator[Unnamed]:

@@ -37,7 +37,7 @@ def make_alias(session_id: str) -> str:
 
 
 class BlockedSession(NamedTuple):
-    """One entry of the block list.
+    """An entry of the block list: one forgotten session.
 
     Attributes:
         alias: The alias of the session's id.

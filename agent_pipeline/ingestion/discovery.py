@@ -128,7 +128,7 @@ def discover(
 
 
 class _OpenStore(msgspec.Struct, frozen=True):
-    """A store and its reader."""
+    """A session store, together with the reader that opened it."""
 
     path: str
     source: TraceSource

@@ -277,7 +277,7 @@ def _add_up_counts(column: pa.ChunkedArray) -> Counter[str]:
 
 
 def _count_values(column: pa.ChunkedArray) -> Counter[str]:
-    """Count how often each value occurs.
+    """Count how often each value occurs in a column.
 
     Nulls are counted as `none`.
     """

@@ -358,7 +358,7 @@ class TablePass:
         self._note_seen(pending, seen)
 
     def _note_seen(self, pending: _PendingBatch, seen: SeenSession) -> None:
-        """Record the notes and the calls of a row."""
+        """Record the notes about a row, and the tool calls in it."""
         self._call_texts.add(seen.calls)
         pending.seen.append(seen)
 

@@ -76,7 +76,7 @@ class CurationDecision:
 
     @property
     def use(self) -> SessionUse:
-        """How training may use the session."""
+        """The use of the session that curation permits."""
         if self.reason is None:
             return SessionUse.POSITIVE
         if self.reason is DropReason.UNACCEPTABLE:

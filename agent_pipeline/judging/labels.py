@@ -215,7 +215,7 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
 
 
 def _read_rows(file: Path) -> Iterator[LabelRow | None]:
-    """Yield the rows of a label file.
+    """Yield the rows of a label file, in CSV or JSONL format.
 
     `None` is yielded for a line that is not a JSON object.
     """

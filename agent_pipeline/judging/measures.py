@@ -57,7 +57,7 @@ True: if `curated_sessions` requires a measure, a session without a result is dr
 _Measure = TypeVar("_Measure", bound=Measure)
 
 MEASURES: dict[str, Measure] = {}
-"""Registered measures by name."""
+"""All registered measures, by name."""
 
 
 def measure(function: _Measure) -> _Measure:

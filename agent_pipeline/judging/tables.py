@@ -63,7 +63,7 @@ def judge_partition(
     redactor: Redactor,
     open_judge: Callable[[SpendLimits], LlmJudge],
 ) -> tuple[StagedTable, JudgingRun]:
-    """Judge every session of the table `sessions`.
+    """Judge every session of a partition's table `sessions`.
 
     Private data in the reasons of people, measures and the language model is replaced by
     pseudonyms, as in sessions.

@@ -147,7 +147,7 @@ def _breaks_schema(call: PairedCall, context: EvaluationContext) -> bool | None:
 def _find_failed_measures(
     context: EvaluationContext, index: int, measures: Sequence[ConfiguredMeasure]
 ) -> list[str]:
-    """Return the measures that a turn fails.
+    """Return the names of the measures that a turn does not pass.
 
     A measure that raises counts as failed, since it found nothing good. A measure without
     a result does not count.

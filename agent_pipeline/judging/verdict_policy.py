@@ -55,7 +55,7 @@ If the verdict has any other source, the score shows how good the session is.
 
 
 class Opinion(NamedTuple):
-    """The opinion of one judge on a session.
+    """The opinion that one judge has of a session.
 
     Attributes:
         verdict: The verdict, or `None` if the judge cannot decide.

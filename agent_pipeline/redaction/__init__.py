@@ -274,7 +274,7 @@ def _carrier(texts: Sequence[str]) -> Session:
 
 
 def _prompts_of(session: Session) -> list[str]:
-    """Return the texts of a session's system messages."""
+    """Return the texts of the system messages in a session."""
     return [str(message["content"]) for message in session.messages if message["role"] == "system"]
 
 

@@ -88,7 +88,7 @@ class Detectors:
             _scanner()  # fail now if the rules cannot be loaded
 
     def find(self, text: str) -> dict[str, str]:
-        """Return every private value of a text and its kind.
+        """Return every private value that a text contains, with its kind.
 
         If a text that is encoded as base64 contains a private value, its base64 is returned as a
         `TOKEN`.

@@ -30,7 +30,9 @@ KINDS = (
     "IP",
     *REGISTERED,
 )
-"""All kinds. If a value matches several kinds, it gets the kind that comes first here."""
+"""All kinds of private data. If a value matches several kinds, it gets the kind that comes first
+here.
+"""
 
 _REGISTERED_BY = sorted({entry.dist.name for entry in REGISTERED.values() if entry.dist})
 _OPTIONAL = [name for name in ("spacy",) if any(distributions(name=name))]

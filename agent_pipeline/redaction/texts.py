@@ -89,7 +89,7 @@ def seen_by_detectors(texts: list[str]) -> list[str]:
 
 
 def _view(text: str) -> str:
-    """Return a text as the detectors read it.
+    """Return a text in the form in which the detectors read it.
 
     Escapes in JSON strings, and in JSON within these strings, are resolved: a reader sees `\\u0040`
     as an @.

@@ -109,7 +109,7 @@ class EpisodeReport(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> PlayerFigures:
-        """Return the figures of the model."""
+        """Return the figures of the exported model."""
         return self.players["model"]
 
     @property
@@ -205,7 +205,7 @@ def count_kinds(episodes: Sequence[Episode]) -> dict[str, Share]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean, or 0 if there are no values."""
+    """Return the mean of values, or 0 if there are no values."""
     return sum(values) / len(values) if values else 0.0
 
 

@@ -94,7 +94,7 @@ class Split(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The content of a page.
+    """The content of an HTML page about an evaluation or a decision.
 
     Attributes:
         title: The title.

@@ -22,7 +22,7 @@ FLAWS = {
 
 @dataclass(frozen=True)
 class Agent:
-    """A simulated agent, and the numbers of its sessions.
+    """A simulated agent of the sample, and the numbers of its sessions.
 
     Its partition is `project/name`. The played sessions are `tasks * trials + extra_trials`.
     Archived, unjudged and rejudged sessions are among the played sessions. Copies and broken

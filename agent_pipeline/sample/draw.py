@@ -45,6 +45,6 @@ def deck(weights: Mapping[T, float], size: int, rng: Random) -> list[T]:
 
 
 def working_day(rng: Random) -> date:
-    """Return a random working day of the sample's four weeks."""
+    """Return a random working day within the sample's four weeks."""
     week, weekday = rng.randrange(4), rng.randrange(5)
     return FIRST_DAY + timedelta(weeks=week, days=weekday)

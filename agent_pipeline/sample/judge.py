@@ -15,7 +15,7 @@ from agent_pipeline.sample.world import Call, Domain, Records, Result, Say, Task
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict on an episode.
+    """A verdict on an episode of the sample.
 
     Attributes:
         judgment: `acceptable` or `unacceptable`.

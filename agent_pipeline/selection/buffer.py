@@ -222,7 +222,7 @@ def update_buffer(
     is_held_out: IsHeldOut,
     size: int,
 ) -> UpdatedBuffer:
-    """Return the replay buffer after a night's training.
+    """Update the replay buffer after a night's training, and return it.
 
     It contains the rows with the lowest hashes among all rows that were ever trained. A session
     that is still in the store is stored in its current form. It is removed if curation no longer

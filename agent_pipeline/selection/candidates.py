@@ -145,7 +145,7 @@ def sort_by_judgment(rows: Candidates) -> np.ndarray:
 
 
 def _make_columns(row: CandidateRow) -> dict[str, object]:
-    """Return the values of a row for the columns `CANDIDATE`."""
+    """Return the values that a row has for the columns `CANDIDATE`."""
     messages = row["messages"]
     calls = Counter(name for name, _ in list_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]

@@ -127,7 +127,7 @@ def select(
     older: pa.ChunkedArray | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Selection:
-    """Choose rows for a coreset.
+    """Choose the rows of a coreset.
 
     The choice does not depend on the order of the rows. If several rows have the same conversation,
     one of them represents all. Up to `target_size` rows are chosen. Fewer are chosen only if there

@@ -165,7 +165,7 @@ class Ranking:
     passed: dict[int, str] = field(default_factory=dict)
 
     def take(self, index: int, score: float | None, reason: str) -> None:
-        """Add a row to the picked rows.
+        """Add a row to the picked rows, after all rows picked so far.
 
         Args:
             index: The index of the row.

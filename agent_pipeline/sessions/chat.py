@@ -114,7 +114,7 @@ def is_message(record: object) -> bool:
 
 
 def read_items(history: Iterable[object]) -> list[Item]:
-    """Return the plain items of a history in order.
+    """Return the items of a history as plain items, in order.
 
     A message, an item or a call that is malformed becomes an invalid item.
     """

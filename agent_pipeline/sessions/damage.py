@@ -12,12 +12,12 @@ from agent_pipeline.options import did_you_mean
 
 RepairAction = Literal["drop_session", "drop_turn", "repair", "keep"]
 RepairPolicy = Mapping[str, RepairAction]
-"""The action for each kind of damage."""
+"""Mapping from each kind of damage to the action that is taken if it occurs."""
 
 
 @dataclass(frozen=True)
 class DamageKind:
-    """A kind of damage.
+    """A kind of damage that a session can have.
 
     Attributes:
         default: The action if no setting changes it. The default is a repair if the repair is
@@ -151,7 +151,7 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "drop_session", _ANY, "a call without a result; repair removes the call"
     ),
 }
-"""Kinds of damage by name.
+"""All kinds of damage, by their name.
 
 If several kinds drop a session, the first of them in this order is named as the reason.
 """

@@ -145,7 +145,7 @@ def is_cut(message: Mapping[str, object]) -> bool:
 
 
 def _list_parts(message: Mapping[str, Any]) -> list[object]:
-    """Return the parts of a message."""
+    """Return the list of parts of a message."""
     parts: list[Any] = []
     for name in PART_LIST_FIELDS:
         if isinstance(message.get(name), list):

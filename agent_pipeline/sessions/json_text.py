@@ -40,7 +40,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def parse_json(text: str) -> object:
-    """Parse a JSON text.
+    """Parse a text as JSON.
 
     msgspec parses most texts, because it is fast. Python's parser is used for NaN and unpaired
     surrogates, which msgspec refuses.

@@ -92,7 +92,7 @@ def pick_first(record: JsonObject, names: Iterable[str]) -> object:
 
 
 def read_thought(thought: object, depth: int = _MAX_THOUGHT_DEPTH) -> str:
-    """Return the text of a thought.
+    """Return the text of a model's thought, which a message part contains.
 
     A thought is a string, a list of parts, or a block that has the text in one of several fields.
     """

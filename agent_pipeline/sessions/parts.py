@@ -486,7 +486,7 @@ def _read_guarded_words(part: JsonObject) -> tuple[Item, ...]:
 
 
 def _read_cited_words(part: JsonObject) -> tuple[Item, ...]:
-    """Return a text with citations, as Bedrock writes it."""
+    """Return the text of a part in which Bedrock marks citations."""
     content = part.get("content")
     if not isinstance(content, list):
         return (mark_unread("part citationsContent"),)

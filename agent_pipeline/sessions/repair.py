@@ -56,7 +56,7 @@ class RepairedChat:
 
 
 def repair_session(session: Session, policy: RepairPolicy = DEFAULT_REPAIR_POLICY) -> None:
-    """Repair a session in place.
+    """Repair the messages of a session in place.
 
     `broken` is set if the policy drops the session because of its damage.
     """
@@ -133,12 +133,12 @@ class _Entry:
 
     @property
     def role(self) -> Role:
-        """The role of the message."""
+        """The role of the message that this entry holds."""
         return self.message["role"]
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls of the message."""
+        """The tool calls of the message that this entry holds."""
         return self.message.get("tool_calls") or []
 
 
@@ -198,7 +198,7 @@ class _RepairPass:
         self._entries: list[_Entry] = []
 
     def run(self) -> RepairedChat:
-        """Run the pass and return the repaired chat."""
+        """Run all repairs and return the repaired chat."""
         self._make_entries()
         self._repair_unicode()
         self._drop_call_texts()
@@ -337,7 +337,7 @@ class _RepairPass:
         return calls
 
     def _list_results(self) -> list[_Result]:
-        """Return all tool results in order."""
+        """Return all tool results of the session, in order."""
         results = []
         calls_before = 0
         for entry in self._entries:
@@ -467,7 +467,7 @@ def _key_by_turn_and_id(entry: _Call | _Result) -> Hashable:
 
 
 def _key_by_turn(entry: _Call | _Result) -> Hashable:
-    """Return the turn as a key."""
+    """Return the turn of a call or a result as the key."""
     return entry.entry.turn
 
 

@@ -213,7 +213,7 @@ def drop_keys(message: Message, *names: str) -> Message:
 
 
 def drop_error_marks(messages: list[Message]) -> list[Message]:
-    """Return the messages without the key `is_error`.
+    """Return messages without the key `is_error`.
 
     No chat format has this key, and OpenAI refuses it.
     """

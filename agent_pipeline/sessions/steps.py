@@ -42,7 +42,7 @@ class MessageSteps:
         """True if a step that is already closed has text, calls or results."""
 
     def add_part(self, items: list[Item]) -> None:
-        """Add the items that one message part contains."""
+        """Add the items of one message part to the open step."""
         kinds = {item.kind for item in items}
         holds_call_and_result = {"function_call", "function_call_output"} <= kinds
         begins_step = not kinds.isdisjoint(

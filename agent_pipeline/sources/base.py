@@ -22,7 +22,7 @@ SEPARATOR = b"\n\xff\n"
 
 
 class Stored(NamedTuple):
-    """A session as its store holds it, not yet decoded.
+    """A session in the form in which its store holds it, before decoding.
 
     `digest` changes whenever any data that the reader uses changes. `build` reads the session.
     Content that cannot be read counts as damage of the session; `build` raises an error only if the
@@ -54,7 +54,7 @@ class TraceSource(ABC):
     reads_folders: ClassVar[bool] = False
     """True if a folder is one store, False if a folder is a collection of files that are stores."""
     schemes: ClassVar[tuple[str, ...]] = ()
-    """URL schemes that the reader opens."""
+    """URL schemes of the servers that the reader can open."""
 
     def __init__(self, where: Path | str) -> None:
         self.path = Path(where)
@@ -119,7 +119,7 @@ class TraceSource(ABC):
         return self.signature()
 
     def use_cache(self, folder: Path) -> None:
-        """Store what was read in a local folder, so that the next run reads less.
+        """Use a local folder as a cache of what was read, so that the next run reads less.
 
         A reader of files does not need a cache.
         """

@@ -61,7 +61,7 @@ def parse_location(text: str, home: Path | None = None) -> Location:
 
 
 def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
-    """Return all readers, with the user's own readers first.
+    """Return the readers of this installation, with the user's own readers first.
 
     The user's readers are the readers that the settings name in `dotted`, then the readers of entry
     points.

@@ -167,7 +167,7 @@ class MaskError(DataError):
 
 
 class _MaskChecker:
-    """The check of one conversation's loss mask, turn by turn."""
+    """A checker of one conversation's loss mask, turn by turn."""
 
     def __init__(
         self, encoded: Encoded, renderer: ChatRenderer, messages: list[Message], row_name: str
@@ -178,7 +178,7 @@ class _MaskChecker:
         self._row_name = row_name
 
     def check(self) -> None:
-        """Check every turn and the tokens around the turns."""
+        """Check every turn of the conversation, and the tokens around the turns."""
         trained = self._encoded.trained
         if not any(trained):
             raise self._error("nothing_trained", "it contains no assistant tokens")

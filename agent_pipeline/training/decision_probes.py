@@ -71,7 +71,7 @@ class _Turn:
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of the turn after its thought."""
+        """The tokens of the turn that follow its thought."""
         return self.ids[self.start : self.stop]
 
     @property

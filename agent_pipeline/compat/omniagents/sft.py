@@ -174,7 +174,7 @@ class SFTTrainingResult:
 
 
 class SFTTrainer:
-    """A trainer of all weights of a model.
+    """A trainer that trains all weights of a model.
 
     Args:
         model_name: An id of the Hugging Face Hub, a directory, or the embedded base model. An error

@@ -58,7 +58,7 @@ class AgentSFTTrainer:
         self._answerer: TurnAnswerer | None = None
 
     def train(self) -> TrainingResult:
-        """Train the model. A run that was killed resumes.
+        """Train the model. If an earlier run was killed, resume it.
 
         Raises:
             DataError: The data cannot be trained on, or training and evaluation data overlap.
@@ -238,7 +238,7 @@ class AgentSFTTrainer:
         return copy_model(self.model_path, path)
 
     def load_model(self, path: str | Path) -> None:
-        """Use a model that `save_model` or `train` wrote.
+        """Load a model that `save_model` or `train` wrote, and use it.
 
         Raises:
             ModelError: The directory holds no model.

@@ -90,7 +90,7 @@ class _TestedModel:
 
 @dataclass
 class AgentCapabilityEvaluator:
-    """An evaluator of capabilities.
+    """An evaluator that measures the capabilities of a model.
 
     Attributes:
         max_samples: The largest number of turns per capability, spread over the tasks; 0 for all.
@@ -109,7 +109,7 @@ class AgentCapabilityEvaluator:
     def evaluate(
         self, model: object, test_sets: Mapping[str, Sequence[Mapping[str, object]]]
     ) -> CapabilityReport:
-        """Measure several capabilities.
+        """Measure several capabilities of a model.
 
         Args:
             model: A function (`Model`), the name or directory of a model, a model of transformers
@@ -129,7 +129,7 @@ class AgentCapabilityEvaluator:
     def evaluate_capability(
         self, model: object, cap: str, data: Sequence[Mapping[str, object]]
     ) -> CapabilityScore:
-        """Measure one capability. The errors are those of `evaluate`."""
+        """Measure one capability of a model. The errors are those of `evaluate`."""
         return self._measure(self._make_tested_model(model), cap, data)
 
     def _measure(

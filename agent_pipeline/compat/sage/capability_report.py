@@ -35,7 +35,7 @@ class CapabilityReport:
 
     @property
     def overall(self) -> float | None:
-        """The mean of all scores that are not None."""
+        """The mean of all capability scores that are not None."""
         scores = [capability.score for capability in self.scores.values()]
         return mean([value for value in scores if value is not None])
 

@@ -30,7 +30,7 @@ LossModel = Callable[[list[Sample]], Sequence[float | None]]
 
 @dataclass
 class CoresetSelector:
-    """A selector of samples.
+    """A selector that chooses a coreset from samples in memory.
 
     A sample has `messages`, and may have `tools` and `row_id`.
 

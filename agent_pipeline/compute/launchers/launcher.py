@@ -25,7 +25,7 @@ WORKER = ("-m", "agent_pipeline.worker")
 
 
 class Launcher(ABC):
-    """A place where the worker can run."""
+    """A base class for the places where the worker can run."""
 
     where: ClassVar[str]
     """The launcher's place as part of a sentence, such as `on Slurm`."""

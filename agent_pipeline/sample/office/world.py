@@ -6,7 +6,7 @@ from typing import Any
 from agent_pipeline.sample.world import Call, Records, World, tool
 
 ROOMS = {"Oak": 4, "Elm": 6, "Fir": 8, "Ash": 10, "Yew": 14, "Bay": 20}
-"""The number of seats of each room, from small to large."""
+"""The number of seats of each meeting room, from the smallest to the largest room."""
 
 HOURS = range(8, 18)
 """The full hours at which a meeting can begin. Every meeting takes one hour."""

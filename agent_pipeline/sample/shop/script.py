@@ -95,17 +95,20 @@ def turns(path: str, plot: Plot) -> Turns:
 
 
 def by_id(plot: Plot) -> Turns:
-    """Return the turns of a user who gives the id at once."""
+    """Return the messages of a user who gives the order's id at once."""
     return (Turn(plot.ask_with(plot.order["order"]), plot.by_id),)
 
 
 def by_name(plot: Plot) -> Turns:
-    """Return the turns of a user who gives name and item at once. The user has one or two orders."""
+    """Return the messages of a user who gives name and item at once.
+
+    The user has one or two orders.
+    """
     return (Turn(plot.ask(plot.thing, named=True), plot.by_name),)
 
 
 def ask_id(plot: Plot) -> Turns:
-    """Return the turns of a user who gives an id or a name only when the agent asks for it."""
+    """Return the messages of a user who gives an id or a name only when the agent asks for it."""
     unnamed = Turn(plot.ask(plot.thing), replace(plot.by_name, key=None))
     if plot.rng.random() < 0.6:
         return unnamed, Turn(
@@ -115,13 +118,13 @@ def ask_id(plot: Plot) -> Turns:
 
 
 def wrong_id(plot: Plot) -> Turns:
-    """Return the turns of a user who first gives a wrong id."""
+    """Return the messages of a user who first gives a wrong order id."""
     first = Turn(plot.ask_with(plot.wrong_id), replace(plot.by_id, key=plot.wrong_id))
     return first, Turn(plot.pick(wording.CORRECT, id=plot.written(plot.order["order"])), plot.by_id)
 
 
 def ask_which(plot: Plot) -> Turns:
-    """Return the turns of a user who has two orders and does not say which order is meant."""
+    """Return the messages of a user who has two orders and does not say which order is meant."""
     vague = (
         "my order"
         if plot.units is None

@@ -54,7 +54,7 @@ def attached_media(attachment: Record) -> list[object]:
 
 
 def _joined(parts: list[Any], seam: str = "\n") -> str | None:
-    """Join the texts of a list.
+    """Join the texts of a list into one text.
 
     Return None if the list is empty or contains an element that is not a text.
     """

@@ -29,7 +29,7 @@ _SYSTEM_NOTES = {
     "compact_boundary", "file_snapshot", "informational", "memory_saved", "permission_retry",
     "scheduled_task_fire", "stop_hook_summary", "thinking", "turn_duration",
 }  # fmt: skip
-"""Subtypes of `system` lines that only the screen shows."""
+"""Subtypes of `system` lines that Claude Code shows only on the screen."""
 
 _REMINDERS = {
     "agent_listing_delta", "agent_mention", "already_read_file", "auto_mode", "auto_mode_exit",
@@ -50,7 +50,7 @@ _INTERRUPTED = "[Request interrupted by user"
 
 
 def is_boundary(line: Record) -> bool:
-    """Return whether a line marks a compaction.
+    """Return whether a line marks a point at which the conversation was compacted.
 
     After a compaction, the model no longer sees the messages before it.
     """

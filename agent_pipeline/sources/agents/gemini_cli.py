@@ -177,5 +177,5 @@ def _turn(message: Record, answered_ids: set[object]) -> Iterator[object]:
 
 
 def _answered(block: object) -> str | None:
-    """Return the id of the call whose result a block contains."""
+    """Return the id of the tool call whose result a block contains."""
     return text(section(block, "functionResponse").get("id"))

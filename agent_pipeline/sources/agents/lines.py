@@ -52,7 +52,7 @@ def _is_filled(value: object) -> bool:
 
 
 def words_in(content: object) -> str:
-    """Return the text of a message's content."""
+    """Return the text content of a message."""
     return read_text(content)[0]
 
 

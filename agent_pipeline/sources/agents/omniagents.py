@@ -188,7 +188,7 @@ class OmniagentsSource(ItemStore):
         return project.parent.parent / "traces" / f"{project.name}.db"
 
     def _judgments(self, database: Path) -> dict[str, str | None]:
-        """Return the judgments by session id.
+        """Return the judgments of the store's sessions, by session id.
 
         If an id has several rows, the last row counts. If the verdict file is missing, a note names
         it.

@@ -128,7 +128,7 @@ class OpenAIAgentsSource(ItemStore):
     def _items(
         self, connection: sqlite3.Connection, pair: _Tables
     ) -> Iterator[tuple[object, object]]:
-        """Yield pairs of session id and message, in order.
+        """Yield pairs of a session id and a message, in order.
 
         If a session has several branches, only the branch `main` is read. The connection returns
         texts as bytes from here on.
@@ -153,7 +153,7 @@ class OpenAIAgentsSource(ItemStore):
 
 
 def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
-    """Return the pairs of session table and message table.
+    """Return the pairs of a session table and a message table in the database.
 
     The foreign key that the SDK writes shows which tables belong together. If there is no key, a
     single table of each kind makes a pair.

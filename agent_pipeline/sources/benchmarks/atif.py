@@ -134,7 +134,7 @@ def _name(trajectory: Record) -> str | None:
 
 
 def _messages(step: object) -> Iterator[Any]:
-    """Yield a step's message, its tool calls, and their results.
+    """Yield the message of a trajectory step, its tool calls, and their results.
 
     A message that was copied, or that no model wrote, is not trained.
     """

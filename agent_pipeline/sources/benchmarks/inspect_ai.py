@@ -151,7 +151,7 @@ def _with_reasons(messages: object, record: Record, events: list[Record]) -> obj
 
 
 def _values(scores: object) -> Iterator[tuple[str, object]]:
-    """Yield each scorer's value with its name.
+    """Yield each scorer's value of a sample, with the scorer's name.
 
     If a value is an object, each of its fields is yielded as a separate value.
     """
@@ -176,7 +176,7 @@ class _Attachments:
         self.lost = 0
 
     def restore(self, value: object, depth: int = MAX_DEPTH) -> object:
-        """Return a value with its attachments restored.
+        """Return a value with the attachments that it references inserted.
 
         A value that is nested too deeply stays unchanged.
         """

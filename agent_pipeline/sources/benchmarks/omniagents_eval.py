@@ -91,7 +91,7 @@ class OmniagentsEvalSource(RecordSource):
 
 
 def _task(result: Record) -> str | None:
-    """Return the task that a result names.
+    """Return the task that an evaluation result names.
 
     If the task is only given as a prompt, return the sha256 of the prompt, because a key must not
     contain text of a conversation.

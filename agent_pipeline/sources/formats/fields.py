@@ -143,7 +143,7 @@ def decoded_object(value: object) -> Record:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, or None for any other value.
+    """Return a value if it is a finite number. Otherwise, return None.
 
     NaN means unknown, which is not the same as zero.
     """
@@ -155,7 +155,7 @@ def number(value: object) -> float | None:
 
 
 def verdict(value: object) -> tuple[float | None, str | None]:
-    """Return the score and the judgment of a verdict.
+    """Return the score and the judgment that a verdict states.
 
     A verdict is a boolean, a word or a number. Only the numbers 1 and 0 give a judgment.
     """
@@ -218,7 +218,7 @@ def plain_verdict(record: Mapping[str, object]) -> tuple[float | None, str | Non
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
-    """Return the mean of scores, or None if there are no scores.
+    """Return the mean of several scores, or None if there are no scores.
 
     A higher value of each score must be better, as it is for the metrics of one benchmark.
     """
@@ -226,7 +226,7 @@ def mean(scores: Mapping[str, float]) -> float | None:
 
 
 def when(value: object) -> datetime | None:
-    """Return a time in UTC, or None if the value is not a time.
+    """Convert a value into a time in UTC. Return None if the value is not a time.
 
     A time is a datetime, an ISO text (a text without a time zone is in UTC), or a number of seconds
     or a finer unit since 1970. The number may also be a text.
@@ -351,7 +351,7 @@ def scalar(value: Any) -> str | None:
 
 
 def text(value: object) -> str | None:
-    """Return a name or an id as text, or None.
+    """Convert a name or an id into text. Return None for any other value.
 
     A text that is not blank and a whole number count.
     """

@@ -65,7 +65,7 @@ SessionFields = Iterable[tuple[str, Record]]
 
 
 class FileSource(TraceSource):
-    """A reader of files of records.
+    """A base class for readers of files that contain records.
 
     The module's docstring describes how it works.
     """
@@ -131,7 +131,7 @@ class FileSource(TraceSource):
         return [record]
 
     def loses(self, record: Record) -> bool:
-        """Return whether a record without a session has content.
+        """Return whether a record that belongs to no session has content, so that content is lost.
 
         The sessions of the neighboring records then lack this content, and count as damaged.
         """
@@ -163,7 +163,7 @@ class FileSource(TraceSource):
             self._reader.close()
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Yield every session with its digest.
+        """Yield every session of a partition with its digest.
 
         A session on a server is fetched only when it is built, unless the server has changed it
         since the last time.
@@ -274,14 +274,14 @@ class FileSource(TraceSource):
         raise changed(self.path)
 
     def _record(self, location: RecordLocation) -> Record:
-        """Return the record that the index found at a location."""
+        """Return the record at a location that the index states."""
         inside = self._inside(location._replace(part=0))
         if location.part >= len(inside):
             raise changed(location.path)
         return inside[location.part]
 
     def _records_at(self, location: RecordLocation) -> list[Record]:
-        """Return the records inside the record at a location."""
+        """Return the inner records of the record at a location."""
         record = self.record_of((self._service or self._reader).record(location))
         return [] if record is None else self.unpack(record)
 
@@ -469,7 +469,7 @@ def usable_key(project: str, agent: str) -> PartitionKey:
 
 
 def _usable(name: str) -> str:
-    """Return a name in a form that a partition key allows."""
+    """Change a name so that it is allowed in a partition key."""
     try:
         return make_key(name, DEFAULT_AGENT).project
     except PartitionError:

@@ -99,7 +99,7 @@ def _answers_in(record: Record) -> dict[str, object]:
 
 
 def _conversation(record: Record, answer: object) -> list[object]:
-    """Return the messages of a prompt and an answer.
+    """Return the messages of a conversation made from a prompt and an answer.
 
     If the answer repeats the prompt, the answer is the whole conversation.
     """

@@ -81,7 +81,7 @@ def _read_struct_at(file: BinaryIO, offset: int) -> tuple[dict[int, Any], int]:
 
 
 class _CompactReader:
-    """A reader of values in Thrift's compact protocol.
+    """A reader of values in the compact protocol of Apache Thrift.
 
     Attributes:
         position: Offset of the next value, in bytes.

@@ -309,7 +309,7 @@ def _content_of(item: Item) -> _ItemContent:
 
 
 class ResponsesSource(PlainSource):
-    """A reader of histories of Responses items: lines of `{"session_id", "history": [...]}`."""
+    """A reader of files with Responses items: lines of `{"session_id", "history": [...]}`."""
 
     name = "responses_items"
     looks_like = "JSON lines with history, a list of Responses items"

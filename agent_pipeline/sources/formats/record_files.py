@@ -118,7 +118,7 @@ def kind_of(path: Path) -> Kind | None:
 def records(
     path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None
 ) -> Iterator[tuple[RecordLocation, Any]]:
-    """Yield every record of a file with its location.
+    """Yield every record of a file together with its location.
 
     Args:
         path: The file.

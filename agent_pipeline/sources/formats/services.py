@@ -80,7 +80,7 @@ class Service(ABC):
     """
 
     project: ClassVar[str] = "project"
-    """The platform's word for a project."""
+    """The word that the platform uses for a project."""
     variables: ClassVar[str]
     """Environment variables that contain the credentials, as the platform's own client names them.
     """
@@ -120,7 +120,7 @@ class Service(ABC):
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
-        """Fetch a trace from the server, and return it as a record."""
+        """Fetch a trace from the server as a record."""
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
@@ -174,7 +174,7 @@ class Service(ABC):
         return self.fetched(self.heads[location.path][location.position])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
-        """Store what was read in a local folder.
+        """Use a local folder as a cache of what was read from the server.
 
         Each combination of reader versions uses its own file.
         """
@@ -341,7 +341,7 @@ class Memory:
         return None
 
     def put(self, rows: Iterable[tuple[str, bytes, object]]) -> None:
-        """Store ids by name, and replace earlier ids."""
+        """Store the ids for a name, and replace the ids that were stored for it earlier."""
         texts = [(name, digest, msgspec.json.encode(ids).decode()) for name, digest, ids in rows]
         with suppress(sqlite3.Error), self._connection:
             self._connection.executemany("REPLACE INTO known VALUES (?, ?, ?)", texts)

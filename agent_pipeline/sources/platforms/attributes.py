@@ -36,7 +36,7 @@ OF_MODELS = (
 
 
 def has(attributes: dict[str, object], prefixes: tuple[str, ...]) -> bool:
-    """Return whether the name of any attribute begins with one of the prefixes."""
+    """Return whether an attribute exists whose name begins with one of the prefixes."""
     return any(name.startswith(prefixes) for name in attributes)
 
 

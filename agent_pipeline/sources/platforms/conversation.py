@@ -73,7 +73,7 @@ class Conversation:
 
 
 def key_of(item: Item) -> Any:
-    """Return the key by which an item is compared, or None.
+    """Return the key by which an item is compared with other items, or None.
 
     Items that are not compared have no key: reasoning, and other kinds without text.
     """
@@ -98,7 +98,7 @@ def open_calls(items: Sequence[Item]) -> list[Item]:
 
 
 def add(conversation: Conversation, items: Iterable[Item]) -> None:
-    """Add items and their comparison keys to a conversation."""
+    """Add items and their comparison keys to the end of a conversation."""
     for (
         item
         # some instrumentations split the text and calls of one response into several messages

@@ -52,7 +52,7 @@ class SpanSource(FileSource):
     merges = True
 
     def spans(self, record: Record) -> list[Span]:
-        """Return the spans in a record.
+        """Return the spans that a record contains.
 
         The result is empty if the record only describes other records.
         """

@@ -164,7 +164,7 @@ def span_of(record: Record, kind: object = None, **further_fields: object) -> Sp
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:
-    """Return spans ordered by start time.
+    """Return the spans of a trace, ordered by their start time.
 
     Spans without a time come last.
     """

@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """Options of a collection.
+    """Options for collecting an agent's runs.
 
     Attributes:
         max_steps: The largest number of steps per run.
