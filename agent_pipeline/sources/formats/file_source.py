@@ -138,7 +138,7 @@ class FileSource(TraceSource):
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the session id of a whole file, or None if each record names its own session."""
+        """Return the group (session) of all records in a file, or None if each record names it."""
         return None
 
     def empty(self, record: Record) -> str | None:
