@@ -124,8 +124,8 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
         if steps := [word for word in words if word in STEP_GROUPS]:
             raise SettingsError(
-                f"There is no asset {steps[0]!r} to select: it is a step of the asset adapter. "
-                "Select adapter; the setting train names the steps that it runs."
+                f"There is no asset {steps[0]!r} to select, because it is a step of the asset "
+                "`adapter`: select `adapter`, and name its steps in the setting `train`."
             ) from error
         if unknown := [word for word in words if word not in (*every, *OPERATORS)]:
             raise SettingsError(

@@ -285,8 +285,8 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     evaluation = params.find_artifact(params.evaluation)
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
         raise DataError(
-            f"The evaluation {evaluation.identity[:16]} of {params.partition} measured another "
-            f"adapter than {adapter.identity[:16]}, which is to be exported: materialize "
+            f"The evaluation {evaluation.identity[:16]} of {params.partition} does not belong to "
+            f"the adapter {adapter.identity[:16]}, which would be exported: materialize "
             "`evaluation` again."
         )
     base = params.base_of(adapter)

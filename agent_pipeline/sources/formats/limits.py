@@ -141,8 +141,9 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
     total = sum(member.file_size for member in members)
     if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
         raise StoreError(
-            f"{path} is not read, because its files have {megabytes(total)} and a zip of its size "
-            f"may hold {megabytes(allowed)}: take the zip out of the store, or raise `{SETTING}`."
+            f"{path} is not read, because its files have {megabytes(total)} in total, but a zip "
+            f"of its size may contain at most {megabytes(allowed)}: take the zip out of the "
+            f"store, or raise `{SETTING}`."
         )
 
 

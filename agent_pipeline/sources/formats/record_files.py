@@ -135,8 +135,8 @@ def records(
     kind = kind or kind_of(path)
     if kind is None:
         raise StoreError(
-            f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the "
-            f"store."
+            f"{path} is not a JSON, JSON Lines, Parquet or Arrow file, and not a zip of JSON "
+            "files: take it out of the store."
         )
     broken = yielded = 0
     repeated: list[str] = []
