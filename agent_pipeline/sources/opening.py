@@ -236,7 +236,7 @@ def _unknown(path: Path) -> StoreError:
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) in (None, "database"):
         holds = (
-            "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files, nor a database of "
+            "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files or a database of "
             "sessions or traces"
         )
     else:

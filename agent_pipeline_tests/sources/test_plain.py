@@ -434,7 +434,7 @@ def test_values_written_one_after_another_are_a_sound_file(gap: str, tmp_path: P
     ("raw", "held"),
     [
         (lines({"traj_": [], "rewards": 1}), "it has records with the fields traj_, rewards"),
-        (b"# words", "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files"),
+        (b"# words", "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files or"),
         (b"[]", "it holds no records"),
     ],
 )
