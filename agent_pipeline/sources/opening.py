@@ -233,7 +233,7 @@ def _unknown(path: Path) -> StoreError:
     The error says what the path holds.
     """
     if not path.is_file():
-        holds = "it is a folder, and no file in it is one"
+        holds = "it is a folder that contains no session store"
     elif (kind := kind_of(path)) in (None, "database"):
         holds = (
             "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files or a database of "
