@@ -102,7 +102,7 @@ def test_a_model_that_was_saved_answers_as_before(plain, tmp_path):
     other = AgentSFTTrainer(trainer.config)
     with pytest.raises(ModelError, match="to save"):
         other.save_model(tmp_path / "none")
-    with pytest.raises(ModelError, match="no trained model"):
+    with pytest.raises(ModelError, match="not contain a trained model"):
         other.load_model(tmp_path)
     other.load_model(saved)
     assert other.evaluate() == trainer.evaluate()
