@@ -207,7 +207,7 @@ def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, rende
     monkeypatch.setattr(otherwise, "render", parity.words_only)
     with (
         LlamaCpp(exported[0] / "model-f16.gguf") as llama,
-        pytest.raises(ExportError, match=r"conversation 1 otherwise.*character 0"),
+        pytest.raises(ExportError, match=r"conversation 1 differently.*character 0"),
     ):
         parity.check_template(llama, otherwise, CONVERSATIONS)
 
