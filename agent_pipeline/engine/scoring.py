@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from agent_pipeline._compat.transformers import attention_name
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.cpu_attention import grouped_attention
 from agent_pipeline.engine.prefix_tree import IntArray, PrefixTree, build_prefix_tree
@@ -245,7 +246,7 @@ def supports_tree_attention(causal: "PreTrainedModel", longest: int) -> bool:
         return False
     if not causal.is_backend_compatible():
         return False
-    if config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
+    if attention_name(causal) not in ("sdpa", "eager", TREE_ATTENTION):
         return False
     # gpt-oss has sinks: a score that belongs to no token, in each softmax.
     if any(name.endswith(".sinks") for name, _ in causal.named_parameters()):
