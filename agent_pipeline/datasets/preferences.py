@@ -54,9 +54,7 @@ PREFERENCES = pa.schema(
         ),
         *define_optional(
             pa.float64(),
-            margin=(
-                "the good session's score minus the bad session's score; null if a score is missing"
-            ),
+            margin=("the good session's score minus the bad one's; null if a score is missing"),
         ),
         *define_required(
             pa.json_(),

@@ -35,8 +35,7 @@ SFT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            messages="chat messages up to the agent's last message; the model is not trained on "
-            "messages with weight 0",
+            messages="chat messages up to the agent's last message; weight 0 means not trained on",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
         *define_optional(

@@ -210,11 +210,11 @@ def test_online_training_replays_earlier_batches_and_then_earlier_trainings(trai
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"use_lora": False, "use_dora": True}, "use_dora is a way to train an adapter"),
+        ({"use_lora": False, "use_dora": True}, "`use_dora` trains an adapter"),
         ({"lora_plus_lr_ratio": 0.5, "use_lora_plus": True}, "loraplus_lr_ratio"),
         ({"use_coreset_selection": True, "coreset_strategy": "best"}, "no coreset strategy 'best'"),
         ({"use_coreset_selection": True, "coreset_target_size": 0}, "target_size"),
-        ({"use_online_continual": True, "continual_replay_ratio": 1.0}, "replay_ratio is 1.0"),
+        ({"use_online_continual": True, "continual_replay_ratio": 1.0}, "`replay_ratio` is 1.0"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(options, what):

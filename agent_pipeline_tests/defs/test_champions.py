@@ -135,7 +135,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     refused = shown.invoke(app, ["champions", "shop/typo"])
     assert (
         refused.exit_code == 1
-        and "no export of shop/typo" in str(refused.exception)
+        and "shop/typo" in str(refused.exception)
         and str(KEY) in str(refused.exception)
     )
     history = shown.invoke(app, ["champions", str(KEY)])

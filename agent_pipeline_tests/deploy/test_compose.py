@@ -67,7 +67,7 @@ def test_a_postgres_that_cannot_be_reached_is_one_sentence_without_the_password(
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://dagster:hidden@127.0.0.1:1/dagster")
     with pytest.raises(
-        SettingsError, match=r"^PostgreSQL at DAGSTER_POSTGRES_URL .* refused$"
+        SettingsError, match=r"^The PostgreSQL server of DAGSTER_POSTGRES_URL .* refused$"
     ) as error:
         open_instance()
     assert "hidden" not in str(error.value)

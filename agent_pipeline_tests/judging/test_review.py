@@ -161,7 +161,7 @@ def test_a_file_that_is_there_may_hold_judgments_and_is_not_written_over(tmp_pat
     with pytest.raises(SettingsError, match="already exists"):
         write_review(path, [])
     assert path.read_text() == "mine"
-    with pytest.raises(SettingsError, match=r"end in \.csv, \.jsonl, \.html"):
+    with pytest.raises(SettingsError, match=r"ends in \.csv, \.jsonl, \.html"):
         write_review(tmp_path / "review.xlsx", [])
 
 

@@ -91,7 +91,7 @@ def test_of_branches_main_is_taken_in_its_own_order_and_the_others_are_named(tmp
     ] == []
     assert "1 messages belong to no session" in source.notes[0]
     assert (
-        "'main' of each session was taken, and 3 messages that are only in other branches (retry, third)"
+        "main of each session was taken, and 3 messages that are only in other branches (retry, third)"
         in source.notes[1]
     )
 

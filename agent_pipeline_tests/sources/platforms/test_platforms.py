@@ -396,7 +396,7 @@ def test_a_trace_that_goes_while_a_database_is_listed_takes_no_other_with_it(tmp
 def test_a_database_of_no_platform_is_refused_with_a_sentence(tmp_path):
     with closing(sqlite3.connect(tmp_path / "own.db")) as connection:
         connection.executescript("CREATE TABLE traces (id INTEGER)")
-    with pytest.raises(StoreError, match="it holds neither"):
+    with pytest.raises(StoreError, match="not a session store"):
         open_source(tmp_path / "own.db")
     with pytest.raises(StoreError, match="MLflow or Phoenix"):
         open_source(parse_location(f"mlflow:{tmp_path / 'own.db'}")).partitions()
