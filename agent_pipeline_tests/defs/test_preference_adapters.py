@@ -142,7 +142,7 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
     assert chain.candidate() == imitating
     chain.file.write_text('train = ["sft", "dpo"]\n', encoding="utf-8")
     chain.imitate(2)
-    with pytest.raises(DataError, match="dpo_adapter again"):
+    with pytest.raises(DataError, match="`adapter` again"):
         chain.candidate()
 
 
