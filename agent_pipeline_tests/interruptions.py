@@ -21,6 +21,14 @@ WRITES = {
 }
 """The audit events of CPython that change a disk; opening a file to write it is another."""
 
+STEP = 1 if os.environ.get("AGENT_PIPELINE_KILL_AT_ALL_POINTS") else 5
+"""By default a test kills at every fifth point, since each kill repeats a whole command."""
+
+
+def kill_points() -> range:
+    """Return the numbers of the events at which a command is killed; it ends before the last."""
+    return range(1, 2000, STEP)
+
 
 def run_killed(command: Callable[[], object], event_number: int) -> bool:
     """Run a command in a process of its own, killed at its n-th event. Return whether it was killed."""

@@ -23,7 +23,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT, open_completed_moves
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline_tests.interruptions import run_killed
+from agent_pipeline_tests.interruptions import STEP, kill_points, run_killed
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("shop", "support")
@@ -73,7 +73,7 @@ def test_command_killed_at_every_point(
     """A killed rollback left the bad model served, and repeating it rolled back the good one."""
     command, expected = COMMANDS[name]
     points = 0
-    for event_number in range(1, 2000):
+    for event_number in kill_points():
         folder = tmp_path / str(event_number)
         monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(folder))
         given = Champions(folder)
@@ -104,7 +104,7 @@ def test_command_killed_at_every_point(
         )
         section = json.loads((serving / RECORD).read_text())["section"]
         assert section in (serving_root(lake) / PRESET).read_text()
-    assert points > 30, "the command was killed at its points"
+    assert points > 30 // STEP, "the command was killed at its points"
 
 
 def test_rollback_of_a_promotion_that_was_killed(

@@ -38,7 +38,7 @@ from agent_pipeline_tests.governance.test_lineage import (
     conversation,
     make_lake,
 )
-from agent_pipeline_tests.interruptions import run_killed, tree
+from agent_pipeline_tests.interruptions import STEP, kill_points, run_killed, tree
 from agent_pipeline_tests.lakes import artifact
 
 OTHER = PartitionKey("shop", "intern")
@@ -115,7 +115,7 @@ def test_prune_killed_at_every_point(tmp_path: Path) -> None:
     assert len(prune(lake, keep=1, delete=True).unnamed) == (1 + 3) * 3 + 1 + 2
     undisturbed = tree(copies.folder)
     points = 0
-    for event_number in range(1, 2000):
+    for event_number in kill_points():
         copies.renew()
         if not run_killed(lambda: prune(lake, keep=1, delete=True), event_number):
             break
@@ -125,7 +125,7 @@ def test_prune_killed_at_every_point(tmp_path: Path) -> None:
         assert tree(copies.folder) == undisturbed, event_number
         assert prune(lake, keep=1).unnamed == []
         check_exports(lake)
-    assert points > 60, "the command was killed at its points"
+    assert points > 60 // STEP, "the command was killed at its points"
     rolled_back = rollback(lake, KEY)
     assert lake.champion(EXPORT, KEY).identity == rolled_back.champion
 
@@ -181,7 +181,7 @@ def test_prune_of_a_bucket_killed_at_every_write(
     undisturbed = make("undisturbed")
     prune(undisturbed, keep=0, delete=True)
     points = 0
-    for write_number in range(1, 2000):
+    for write_number in kill_points():
         lake = make(str(write_number))
         if not kill_at_write(lambda lake=lake: prune(lake, keep=0, delete=True), write_number):
             break
@@ -194,7 +194,7 @@ def test_prune_of_a_bucket_killed_at_every_write(
         assert lake.latest(EXPORT, KEY) and own_episodes(
             lake, KEY, lake.latest(EXPORT, KEY).identity
         )
-    assert points > 30, "the command was ended at its writes"
+    assert points > 30 // STEP, "the command was ended at its writes"
 
 
 def test_prune_completes_a_killed_replacement(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_forget_killed_at_every_point(tmp_path: Path) -> None:
     forget(lake, "gone", judge_cache=judge)
     undisturbed = tree(copies.folder / "lake")
     points = 0
-    for event_number in range(1, 2000):
+    for event_number in kill_points():
         copies.renew()
         if not run_killed(lambda: forget(lake, "gone", judge_cache=judge), event_number):
             break
@@ -310,7 +310,7 @@ def test_forget_killed_at_every_point(tmp_path: Path) -> None:
         assert not any(MARK.encode() in path.read_bytes() for path in tmp_path.glob("made/judge*"))
         for asset in ("sft_adapter", "evaluation", EXPORT):
             lake.verify(lake.latest(asset, KEY))
-    assert points > 60, "the command was killed at its points"
+    assert points > 60 // STEP, "the command was killed at its points"
 
 
 def test_forget_after_a_killed_prune(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_forget_in_a_bucket_killed_at_every_write(
     """The copy of an artifact on this machine stayed if the command was killed after the last file of the artifact was replaced."""
     local, _ = make_forgetting_lake(tmp_path / "made")
     points = 0
-    for write_number in range(1, 2000):
+    for write_number in kill_points():
         root = UPath(f"memory://{uuid4().hex}/lake")
         for path in Path(local.root.path).rglob("*"):
             if path.is_file() and not path.name.startswith(".") and ".building" not in str(path):
@@ -403,4 +403,4 @@ def test_forget_in_a_bucket_killed_at_every_write(
         copied = [path for path in lake.fs.cache.rglob("*") if path.is_file()]
         assert not any(b'"gone"' in path.read_bytes() for path in copied), write_number
         assert lake.verify(lake.latest("evaluation", KEY))
-    assert points > 20, "the command was ended at its writes"
+    assert points > 20 // STEP, "the command was ended at its writes"
