@@ -598,7 +598,7 @@ def test_what_makes_no_row_is_counted() -> None:
             | expected
         )
         assert len(rows) == expected["rows"]
-    with pytest.raises(DataError, match=r"task t makes no alpaca row \(not_one_user_message\)"):
+    with pytest.raises(DataError, match=r"task t .* alpaca \(not_one_user_message\)"):
         converter.convert_single(twice)
 
 
@@ -616,7 +616,7 @@ def test_one_call_collects_filters_and_converts() -> None:
     rows = collect_and_convert(agent, ["good", "poor"])
     assert [row["messages"] for row in rows] == [[user("good"), says("good")]]
     with pytest.raises(
-        DataError, match=r"collected 1, reward_below_min 1, tasks 1\): lower min_reward"
+        DataError, match=r"collected 1, reward_below_min 1, tasks 1\): lower `min_reward`"
     ):
         collect_and_convert(agent, ["poor"])
     assert len(collect_and_convert(agent, ["good", "poor"], min_reward=0.0)) == 2
