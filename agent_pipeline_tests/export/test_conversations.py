@@ -23,6 +23,7 @@ from agent_pipeline.models.rendering import render_template
 from agent_pipeline.models.special_tokens import remove_marks
 from agent_pipeline.tokenization.loss_masks import encode_conversation
 from agent_pipeline_tests.export.conftest import model_at
+from agent_pipeline_tests.models.test_chat_templates import TOOLS
 from agent_pipeline_tests.models.test_json_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 from agent_pipeline_tests.tiny import with_jinja
 
@@ -213,6 +214,17 @@ def test_our_template_shows_in_llama_cpp_what_training_shows(parrot_llama, rende
     assert parrot_llama.render(as_clients_send(messages), PAY) == remove_marks(
         renderer.render(messages, PAY, True)
     )
+
+
+@given(tools=TOOLS, data=st.data())
+@settings(max_examples=30)
+def test_our_template_shows_the_tools_in_one_order_in_llama_cpp_too(
+    parrot_llama, renderer, tools, data
+):
+    """The model sees the prompt of training, whatever the order in which a client lists its tools."""
+    messages = CONVERSATION["messages"][:1]
+    shuffled = data.draw(st.permutations(tools))
+    assert parrot_llama.render(messages, shuffled) == renderer.render(messages, tools, True)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Which chat template a model is trained with."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 from trl import chat_template_utils
 
+from agent_pipeline._compat.transformers import render_jinja
 from agent_pipeline.errors import ModelError
 from agent_pipeline.models.chat_renderer import load_renderer, read_renderer
 from agent_pipeline.models.chat_templates import choose_template
+from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.rendering import render_template
 from agent_pipeline.models.template_adjustments import AdjustedTemplate, accept_text_arguments
 from agent_pipeline.models.template_probe import SENTINEL, TOOL, probe_template
@@ -197,3 +200,41 @@ def test_a_template_that_reads_single_arguments_is_left_as_it_is(tokenizer):
         encoding="utf-8"
     )
     assert accept_text_arguments(tokenizer, stock) == AdjustedTemplate(stock)
+
+
+NAMES = ("refund", "Refund", "look_up", "look", "é", "a\\b", 'say "hi"')
+TOOLS = st.lists(
+    st.builds(
+        lambda name, description, parameter: {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": description,
+                "parameters": {"type": "object", "properties": {parameter: {"type": "string"}}},
+            },
+        },
+        st.one_of(st.sampled_from(NAMES), st.text("ab_AB", min_size=1, max_size=3)),
+        st.sampled_from(["", "Two\nlines."]),
+        st.sampled_from(["id", "order"]),
+    ),
+    max_size=6,
+)
+"""Schemas of tools, of which several may have one name or be equal."""
+
+
+@settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(tools=TOOLS, data=st.data())
+def test_ours_writes_the_tools_by_name_whatever_their_order(tiny_renderer, tools, data):
+    """A model that was trained on one order of the tools would learn their positions."""
+    messages = SENTINEL[:2]
+    text = tiny_renderer.render(messages, tools)
+    shuffled = data.draw(st.permutations(tools))
+    assert tiny_renderer.render(messages, shuffled) == text
+    bare = [tool["function"] for tool in shuffled]
+    assert render_jinja(write_hermes_template(), messages, bare or None) == text
+    lines = text.partition("<tools>\n")[2].partition("</tools>")[0].splitlines()
+    shown = [json.loads(line) for line in lines]
+    assert [tool["name"] for tool in shown] == sorted(tool["function"]["name"] for tool in tools)
+    assert sorted(map(str, shown)) == sorted(str(tool["function"]) for tool in tools)
