@@ -13,6 +13,7 @@ import typer
 from agent_pipeline.cli import champions, checking, governing, running, stores
 from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.instance import dagster_home, database_sentence
+from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
 
@@ -65,6 +66,7 @@ PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (play, "play shop/support --out played --tasks 20"),
     ],
     "Audit": [
+        (pages, "pages shop/support --open"),
         (governing.forget, "forget SESSION_ID OTHER_ID --partition shop/support"),
         (governing.prune, "prune shop/support --keep 3"),
     ],

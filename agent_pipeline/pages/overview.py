@@ -1,0 +1,54 @@
+"""The first page: every agent with its sessions, its last evaluation and its last decision."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.decision_wording import describe_outcome
+from agent_pipeline.promotion.ledger import EXPORT, open_ledger
+from agent_pipeline.reports.rendering import ServedLinks
+from agent_pipeline.reports.session_pages import find_table
+from agent_pipeline.storage.lake import Lake
+
+
+class AgentLine(msgspec.Struct, frozen=True):
+    """An agent on the first page.
+
+    Attributes:
+        key: The agent.
+        links: The addresses of its pages.
+        sessions: The number of sessions, or None if the table cannot be read.
+        serving: Whether a model of the agent is served.
+        decision: The outcome of the last decision, or an empty text.
+        when: The time of the last decision.
+    """
+
+    key: str
+    links: ServedLinks
+    sessions: int | None
+    serving: bool
+    decision: str
+    when: str
+
+
+def list_agents(lake: Lake) -> Sequence[AgentLine]:
+    """Return the agents that have sessions in the lake."""
+    return [_make_line(lake, key) for key in lake.partitions("tables", "sessions")]
+
+
+def _make_line(lake: Lake, key: PartitionKey) -> AgentLine:
+    sessions: int | None = None
+    decision = when = ""
+    serving = False
+    try:
+        with lake.open(find_table(lake, key), key) as table:
+            sessions = table.metadata.num_rows
+        last = open_ledger(lake, key).last()
+        if last is not None:
+            decision, when = describe_outcome(last.decision), last.when
+        serving = bool(lake.pointers(EXPORT, key).champion)
+    except PipelineError as error:
+        decision = str(error)
+    return AgentLine(str(key), ServedLinks(key), sessions, serving, decision, when)

@@ -1,0 +1,228 @@
+"""The served pages: what they show, whom they refuse, and that no session runs a script."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from agent_pipeline.cli.webserver import OwnPagesOnly
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.pages.app import make_app
+from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests import lakes
+from agent_pipeline_tests.browser import Elements, opened, tab
+from agent_pipeline_tests.judging.sessions import calls, result
+from agent_pipeline_tests.pages.sites import KEY, judged_row, put_judged, serving
+
+HELLO = [
+    {"role": "system", "content": "Be kind about refunds."},
+    {"role": "user", "content": "Where is K482?"},
+    calls(("find_orders", {"query": "K482"}), content="One moment."),
+    result('{"K482": ["open", 3]}'),
+    {"role": "assistant", "content": "K482 is open."},
+]
+BROKEN = [*HELLO[:3], result("Error: no such order"), {"role": "assistant", "content": "Sorry."}]
+ROWS = [
+    judged_row("s1", HELLO, verdict="acceptable", verdict_by="judgment"),
+    judged_row("s2", BROKEN, verdict="unacceptable", verdict_by="label", damage={"unread": 2}),
+    judged_row("s/3 & <b>", [{"role": "user", "content": "Größe?"}]),
+]
+ATTACK = "document.documentElement.dataset.taken='yes'"
+HOSTILE = (
+    f"</script><script>{ATTACK}</script>",
+    f"<img src=x onerror={ATTACK}>",
+    f'" autofocus onfocus={ATTACK} x="',
+    f"' onmouseover={ATTACK} x='",
+    f'<svg onload={ATTACK}><a href="javascript:{ATTACK}">click</a>',
+    f"javascript:{ATTACK}",
+    "</pre></article><style>*{display:none}</style><!--",
+    "{{ 7 * 7 }}{% raw %}<base href=https://evil.example>",
+    "\x1b[31mred\x1b[0m \u202egnp.exe\u202c \x00 zero\u200bwidth \U000e0041 a\u0301\u0301" * 50,
+    "x" * 300_000,
+    '<iframe srcdoc="<script>parent.postMessage(1)</script>"></iframe>',
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(str(tmp_path / "lake"))
+    put_judged(lake, ROWS)
+    return lake
+
+
+@pytest.fixture
+def client(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    app = OwnPagesOnly(make_app(load_settings()))
+    return TestClient(app, base_url="http://127.0.0.1:3010", raise_server_exceptions=False)
+
+
+def test_list(client: TestClient) -> None:
+    """The list shows every session, and filters choose by verdict, damage, words and id."""
+    chosen = {
+        "": {"s1", "s2", "s/3 & <b>"},
+        "?verdict=acceptable": {"s1"},
+        "?verdict=none": {"s/3 & <b>"},
+        "?damage=any": {"s2"},
+        "?text=GRÖSSE": set(),
+        "?text=größe": {"s/3 & <b>"},
+        "?text=no such order": {"s2"},
+        "?text=kind about": set(),
+        "?text=S1": {"s1"},
+    }
+    for query, ids in chosen.items():
+        page = client.get(f"/{KEY}/sessions{query}").text
+        codes = [attributes for tag, attributes in Elements(page).found if tag == "code"]
+        assert {code["title"] for code in codes if "title" in code} == ids, query
+
+
+def test_chat(client: TestClient) -> None:
+    """A session is a chat: calls are folded with their results as indented JSON."""
+    page = client.get(f"/{KEY}/session?id=s1").text
+    assert "&#34;K482&#34;: [\n    &#34;open&#34;,\n    3\n  ]" in page
+    calls_shown = [a for tag, a in Elements(page).found if a.get("class") == "call"]
+    assert [(call["id"], "open" in call) for call in calls_shown] == [("message-4", False)]
+    ids = [a["id"] for tag, a in Elements(page).found if tag == "article"]
+    assert ids == ["message-1", "message-2", "message-3", "message-5"]
+
+
+def test_marks(client: TestClient) -> None:
+    """Damage, the verdict and a failed call are marked, and the failed call is open."""
+    page = client.get(f"/{KEY}/session?id=s2").text
+    marks = [a["class"] for tag, a in Elements(page).found if "badge" in (a.get("class") or "")]
+    assert {"badge unacceptable", "badge damage", "badge failed", "badge mark"} <= set(marks)
+    failed = [a for tag, a in Elements(page).found if a.get("class") == "call failed-call"]
+    assert len(failed) == 1 and "open" in failed[0]
+
+
+def test_any_id(client: TestClient) -> None:
+    assert client.get(f"/{KEY}/session?id={quote('s/3 & <b>', safe='')}").status_code == 200
+    missing = client.get(f"/{KEY}/session?id=nobody")
+    assert missing.status_code == 404 and "nobody" in missing.text
+    for path in (
+        "/nobody/here/sessions",
+        "/..%2f/x/sessions",
+        "/static/page.py",
+        f"/{KEY}/evaluation",
+    ):
+        assert client.get(path).status_code == 404, path
+
+
+def test_long_session(lake: Lake, client: TestClient) -> None:
+    """A long session opens at its end, and a link to a message opens the part with the message."""
+    messages = [{"role": "user", "content": f"word {index}"} for index in range(1000)]
+    put_judged(lake, [judged_row("long", messages)])
+    page = client.get(f"/{KEY}/session?id=long").text
+    assert "word 999" in page and "word 5<" not in page
+    assert "word 5<" in client.get(f"/{KEY}/session?id=long&message=6").text
+
+
+def test_other_pages(client: TestClient) -> None:
+    """Requests of other pages and of other names are refused; every page has the policy."""
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 403
+    assert client.get("/", headers={"origin": "http://evil.example"}).status_code == 403
+    for path in ("/", f"/{KEY}/sessions", f"/{KEY}/session?id=s1", "/nothing", "/static/pages.js"):
+        assert client.get(path).headers["content-security-policy"] == SERVED_POLICY, path
+
+
+def test_stored_page(lake: Lake, client: TestClient) -> None:
+    """A stored page is served in a sandbox, because an older version may have written it."""
+    lakes.artifact(lake, "evaluation", KEY, files={"report.html": "<p>figures"})
+    answer = client.get(f"/{KEY}/evaluation")
+    assert answer.text == "<p>figures"
+    assert answer.headers["content-security-policy"] == STORED_POLICY
+
+
+def hostile_row(text: str) -> dict[str, Any]:
+    """A session in which every text is hostile."""
+    messages = [
+        {"role": "system", "content": text},
+        {"role": "user", "content": text},
+        calls((text, {text: text}), content=text),
+        result(text),
+        calls((text, text), content=text),
+        result(json.dumps({"error": text})),
+        {"role": "assistant", "content": text},
+    ]
+    opinion = {"verdict": "unacceptable", "reason": text, "name": text, "pending": False}
+    return judged_row(
+        f"hostile {text[:200]}".encode("utf-8", "replace").decode(),
+        messages,
+        damage={text: 1},
+        task_key=text,
+        model_id=text,
+        verdict="unacceptable",
+        verdict_by=text,
+        verdict_reasons=text,
+        opinions={text: opinion},
+    )
+
+
+def test_same_elements(lake: Lake, client: TestClient) -> None:
+    """Whatever a session says, its page has the elements and attributes of a plain page."""
+
+    def elements(text: str) -> list[tuple[str, list[str]]]:
+        put_judged(lake, [hostile_row(text)])
+        session_id = quote(hostile_row(text)["session_id"], safe="")
+        page = client.get(f"/{KEY}/session?id={session_id}").text
+        assert "\u202e" not in page and "\u200b" not in page
+        return [(tag, list(attributes)) for tag, attributes in Elements(page).found]
+
+    plain = elements("plain")
+    for text in HOSTILE[:8]:
+        assert elements(text) == plain, text
+
+
+@pytest.mark.slow
+def test_no_script_runs(tmp_path: Path) -> None:
+    """In a real browser, no script of a session runs, also after every link was clicked."""
+    rows = [hostile_row(text) for text in (*HOSTILE, " ".join(HOSTILE[:9]))]
+    put_judged(Lake(str(tmp_path / "lake")), rows)
+    taken = "document.documentElement.dataset.taken ?? 'no'"
+    with serving(tmp_path, "pages") as (address, _), tab(tmp_path / "profile") as browser:
+        paths = [f"/{KEY}/sessions"]
+        paths += [f"/{KEY}/session?id={quote(row['session_id'], safe='')}" for row in rows]
+        for path in paths:
+            browser.open(address + path)
+            browser.wait_for(
+                "document.readyState === 'complete' && !!document.querySelector('nav')"
+            )
+            browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+            browser.evaluate(
+                "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
+                "e.dispatchEvent(new MouseEvent('mouseover')); })"
+            )
+            assert browser.evaluate(taken) == "no", path
+            assert (
+                browser.evaluate("document.querySelectorAll('main script, iframe, base').length")
+                == 0
+            )
+            hrefs = browser.evaluate("[...document.links].map(link => link.protocol)")
+            assert set(hrefs) == {"http:"}
+
+
+@pytest.mark.slow
+def test_files(tmp_path: Path) -> None:
+    """The pages as single files load nothing, lead to each other, and run no session's script."""
+    from agent_pipeline.pages.files import write_pages
+
+    lake = Lake(str(tmp_path / "lake"))
+    put_judged(lake, [*ROWS, *(hostile_row(text) for text in HOSTILE)])
+    index = write_pages(lake, KEY, tmp_path / "out", 50)
+    links = [
+        attributes["href"]
+        for tag, attributes in Elements(index.read_text("utf-8")).found
+        if tag == "a" and str(attributes.get("href")).startswith("session-")
+    ]
+    assert len(set(links)) == len(ROWS) + len(HOSTILE)
+    for link in links:
+        page = (tmp_path / "out" / str(link)).read_text("utf-8")
+        assert "src=" not in {name for _, a in Elements(page).found for name in a}
+    # As if a template had forgotten to escape: the policy names the page's own script only.
+    file = tmp_path / "out" / str(links[0])
+    file.write_text(file.read_text("utf-8").replace("<main>", f"<main>{HOSTILE[0]}{HOSTILE[1]}", 1))
+    assert "data-taken" not in opened(file.as_uri(), tmp_path / "profile").split("<body>")[0]
