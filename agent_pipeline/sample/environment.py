@@ -3,10 +3,12 @@
 
 `reset` begins a task, the public methods of a subclass are the tools, and `get_reward` returns at
 the end whether the task is done. TRL does not require the other attributes: `system` and `tools`
-begin the conversation, `user` answers the model, `must_act` and `kind` describe the task, and
-`wrong_changes` lists the changes that the task did not ask for.
+begin the conversation, `user` answers the model, and `must_act` and `kind` describe the task. At the
+end, `wrong_changes`, `acted_early` and `said_wrong` tell what a careful person would count against
+the model.
 """
 
+import copy
 import itertools
 from functools import lru_cache
 from random import Random
@@ -18,20 +20,26 @@ from agent_pipeline.sample.draw import DEFAULT_SEED, stream
 from agent_pipeline.sample.items import compact
 from agent_pipeline.sample.judge import difference, haste, repetition
 from agent_pipeline.sample.play import Episode, play
-from agent_pipeline.sample.world import Call, Domain, Result, Task, Turn
+from agent_pipeline.sample.world import Call, Domain, Event, Result, Say, Task, Turn, User
+from agent_pipeline.sample.writes import Write, early_writes, good_conduct, wrong_writes
 
 
 class ScriptedUser:
     """A simulated user who says the next line of the task's script, regardless of the model's
-    answer.
+    answer. The answers and the lines are added to `events`.
     """
 
-    def __init__(self, turns: tuple[Turn, ...]) -> None:
+    def __init__(self, turns: tuple[Turn, ...], events: list[Event]) -> None:
         self._lines = iter([turn.text for turn in turns])
+        self._events = events
 
     def reply(self, answer: str) -> str | None:
         """Return the user's next message, or None if the script is finished."""
-        return next(self._lines, None)
+        self._events.append(Say(answer, kind=""))
+        line = next(self._lines, None)
+        if line is not None:
+            self._events.append(User(line))
+        return line
 
 
 class Environment:
@@ -54,9 +62,11 @@ class Environment:
         """
         self._task = task = task_of(self.domain, task_key, seed)
         self._world = self.domain.world(task.start)
-        self._events: list[Call | Result] = []
+        self._events: list[Event] = [User(task.turns[0].text)]
+        self._writes: list[Write] = []
+        self._good = good_conduct(task, self.domain)
         self.system, self.tools = task.system, list(self.domain.world.tools)
-        self.user = ScriptedUser(task.turns[1:])
+        self.user = ScriptedUser(task.turns[1:], self._events)
         self.must_act = task.start != task.goal
         self.kind = kind_of(self.domain, task)
         return task.turns[0].text
@@ -75,23 +85,30 @@ class Environment:
             repetition(episode)
             or haste(episode, self.domain)
             or difference(self._task.goal, episode.final)
+            or next(iter(self.wrong_changes), None)
+            or next((f"acted early: {text}" for text in self.acted_early), None)
         )
 
     @property
     def wrong_changes(self) -> list[str]:
-        """Return the fields of the world that were changed to a value that the task does not ask
-        for.
+        """Return the changes that do not lead towards the state that the task asks for, also those
+        that were taken back later.
         """
-        start, goal, final = self._task.start, self._task.goal, self._world.records
-        changes = []
-        for key in sorted(start.keys() | final.keys()):
-            before, wanted, after = (records.get(key, {}) for records in (start, goal, final))
-            for field in sorted(before.keys() | after.keys()):
-                if after.get(field) not in (before.get(field), wanted.get(field)):
-                    changes.append(
-                        f"{key}: {field} is {after.get(field)}, should be {wanted.get(field)}"
-                    )
-        return changes
+        return wrong_writes(self._task, self._good, self._writes, self._world.records)
+
+    @property
+    def acted_early(self) -> list[str]:
+        """Return the changes that were made before the user had said enough."""
+        return early_writes(self._task, self.domain, self._good, self._writes)
+
+    @property
+    def said_wrong(self) -> str | None:
+        """Return the reason why the last answer is wrong, or None if it is right."""
+        last = self._events[-1]
+        if not isinstance(last, Say):
+            return "the user's last message has no answer"
+        calls = [write.call for write in self._writes]
+        return self.domain.said_wrong(last.text, self._good.answers[-1], calls)
 
     @classmethod
     def fresh_tasks(cls, count: int, seed: int, like: str = "") -> list[dict[str, Any]]:
@@ -116,9 +133,12 @@ class Environment:
         return list(itertools.islice(tasks, count))
 
     def _call(self, name: str, **arguments: object) -> str:
-        call = Call(name, arguments)
+        call, before = Call(name, arguments), copy.deepcopy(self._world.records)
         result = self._world.run(call)
         self._events += [call, Result(result)]
+        if self._world.records != before:
+            turn = sum(isinstance(event, User) for event in self._events)
+            self._writes.append(Write(call, turn, before, copy.deepcopy(self._world.records)))
         return compact(result)
 
 

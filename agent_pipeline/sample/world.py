@@ -172,3 +172,7 @@ class Domain:
     """A function `looked_up(call, results)` that returns whether the earlier results showed the
     record that a changing call changes.
     """
+    said_wrong: Callable[[str, Say, Sequence[Call]], str | None]
+    """A function `said_wrong(answer, right, writes)` that returns why a last answer is wrong, or None.
+    It gets the good agent's answer, and the calls that changed the world.
+    """

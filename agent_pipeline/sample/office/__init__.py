@@ -4,12 +4,13 @@ the right one.
 
 from agent_pipeline.sample.environment import Environment
 from agent_pipeline.sample.office.agent import PHRASES, rooms
+from agent_pipeline.sample.office.answers import said_wrong
 from agent_pipeline.sample.office.slips import SLIPS, imagine
 from agent_pipeline.sample.office.tasks import make_tasks
 from agent_pipeline.sample.office.world import Office, looked_up
 from agent_pipeline.sample.world import Domain
 
-OFFICE = Domain(Office, rooms, PHRASES, make_tasks, imagine, SLIPS, looked_up)
+OFFICE = Domain(Office, rooms, PHRASES, make_tasks, imagine, SLIPS, looked_up, said_wrong)
 
 
 class World(Environment):

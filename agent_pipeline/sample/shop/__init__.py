@@ -4,12 +4,13 @@ acts.
 
 from agent_pipeline.sample.environment import Environment
 from agent_pipeline.sample.shop.agent import PHRASES, support
+from agent_pipeline.sample.shop.answers import said_wrong
 from agent_pipeline.sample.shop.slips import SLIPS, imagine
 from agent_pipeline.sample.shop.tasks import make_tasks
 from agent_pipeline.sample.shop.world import Shop, looked_up
 from agent_pipeline.sample.world import Domain
 
-SHOP = Domain(Shop, support, PHRASES, make_tasks, imagine, SLIPS, looked_up)
+SHOP = Domain(Shop, support, PHRASES, make_tasks, imagine, SLIPS, looked_up, said_wrong)
 
 
 class World(Environment):
