@@ -152,7 +152,8 @@ def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
     return build_further_step(prefer, params, previous, further_input.made_from, write, verdicts)
 
 
-@task(6, FurtherStepParams, (*MODELS, "trl"))
+# Version 7: a wrong last answer earns no reward in a world.
+@task(7, FurtherStepParams, (*MODELS, "trl"))
 def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     """Continue training an adapter on its own answers, by GRPO, self-distillation or distillation.
 
@@ -327,7 +328,8 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     return build(export, params, Recipe("gguf_export", made_from, write, [adapter]))
 
 
-@task(10, EpisodesParams, (*MODELS, "xllamacpp"))
+# Version 11: a task with a wrong last answer is not done.
+@task(11, EpisodesParams, (*MODELS, "xllamacpp"))
 def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     """Let models play the held-out tasks in the agent's world.
 

@@ -91,12 +91,17 @@ class Episode:
         task_key: The key of the task.
         seed: The seed of a fresh task.
         trial: The trial of the task.
-        done: Whether the task was done.
+        done: Whether the task was done: the reward is at least 1, and the episode ended with an
+            answer that the world does not call wrong.
         reward: The world's reward at the end.
         must_act: Whether the task asks for a change; `None` if the world does not say.
         kind: The kind of decision; `None` if the world does not say.
         wrong_changes: Changes that the task did not ask for; `None` if the world does not say.
         complaint: The reason why the task is not done.
+        acted_early: Changes that the model made before the user had said enough; `None` if the
+            world does not say.
+        said_wrong: The reason why the last answer is wrong, or an empty text if it is right; `None`
+            if the world does not say.
         end: How the episode ended.
         turns: The number of assistant messages.
         calls: The number of calls.
@@ -116,6 +121,8 @@ class Episode:
     kind: str | None
     wrong_changes: list[str] | None
     complaint: str
+    acted_early: list[str] | None
+    said_wrong: str | None
     end: EpisodeEnd
     turns: int
     calls: int
@@ -361,12 +368,14 @@ class _RunningEpisode:
             task_key=str(self.task.row.get("task_key", self.task.number)),
             seed=self.task.row.get("seed"),
             trial=self.task.trial,
-            done=outcome.reward >= 1 and self.end == "answered",
+            done=outcome.reward >= 1 and self.end == "answered" and not outcome.said_wrong,
             reward=outcome.reward,
             must_act=outcome.must_act,
             kind=outcome.kind,
             wrong_changes=outcome.wrong_changes,
-            complaint=self._refused or outcome.complaint,
+            complaint=self._refused or outcome.complaint or outcome.said_wrong or "",
+            acted_early=outcome.acted_early,
+            said_wrong=outcome.said_wrong,
             end=self.end or "answered",
             turns=self._counts["turns"],
             calls=self._counts["calls"],

@@ -111,8 +111,8 @@ def world_rollouts(
 ) -> Play:
     """Return the function that lets a model play tasks in a world and rewards the episodes.
 
-    An episode earns the world's reward if it ends with an answer. `harm_penalty` is subtracted if
-    the episode changed the world wrongly.
+    An episode earns the world's reward if it ends with an answer that the world does not call
+    wrong. `harm_penalty` is subtracted if the episode changed the world wrongly.
 
     Args:
         world: The world's class.
@@ -285,7 +285,8 @@ class _Writer:
         # so a token without loss is used.
         after = self._after[number] or [(min(self._renderer.stop_ids), False)]
         harm = bool(episode.wrong_changes)
-        reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
+        is_answered = episode.end == "answered" and not episode.said_wrong
+        reward = (episode.reward if is_answered else 0.0) - harm_penalty * harm
         written, own_words = map(list, zip(*after, strict=True))
         return Rollout(
             self._prompts[number],

@@ -4,7 +4,7 @@
 them. Files of older versions may lack some keys.
 """
 
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 from agent_pipeline.sessions.session import Message, Tool
 
@@ -104,6 +104,8 @@ class Transcript(TypedDict):
 
     Attributes:
         player: The player: `model`, `base` or `recorded`.
+        acted_early: As in `Episode`; older versions did not write it.
+        said_wrong: As in `Episode`; older versions did not write it.
     """
 
     player: str
@@ -116,6 +118,8 @@ class Transcript(TypedDict):
     kind: str | None
     wrong_changes: list[str] | None
     complaint: str
+    acted_early: NotRequired[list[str] | None]
+    said_wrong: NotRequired[str | None]
     end: str
     turns: int
     calls: int

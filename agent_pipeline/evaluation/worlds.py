@@ -13,6 +13,8 @@ protocols of its parts, so that a type checker checks them.
 | `TellsMustAct` | `must_act` | tasks that ask for a change are not counted separately |
 | `TellsKind` | `kind` | reports have no figures per kind of task |
 | `TellsHarm` | `wrong_changes` | harm is not measured |
+| `TellsHaste` | `acted_early` | changes before the user had said enough are not counted |
+| `TellsWrongAnswer` | `said_wrong` | any last answer counts as right |
 | `TellsComplaint` | `complaint` | reports do not say why a task failed |
 | `MakesFreshTasks` | `fresh_tasks` | only tasks of sessions can be played |
 
@@ -99,6 +101,25 @@ class TellsHarm(Protocol):
 
 
 @runtime_checkable
+class TellsHaste(Protocol):
+    """A world that lists the changes that the model made before the user had said enough, one text
+    per change. A change also counts if it was right by luck.
+    """
+
+    acted_early: Iterable[str] | None
+
+
+@runtime_checkable
+class TellsWrongAnswer(Protocol):
+    """A world that gives the reason if the last answer is wrong, and `None` if it is right.
+
+    For example, an answer is wrong if it refuses what was done, or claims what was not done.
+    """
+
+    said_wrong: str | None
+
+
+@runtime_checkable
 class TellsComplaint(Protocol):
     """A world that gives the reason if its task is not done."""
 
@@ -131,6 +152,10 @@ class TaskOutcome:
         kind: The kind of decision; `None` if the world does not say.
         wrong_changes: Changes that the task did not ask for; `None` if the world does not say.
         complaint: The reason why the task is not done; empty if the world does not say.
+        acted_early: Changes that the model made before the user had said enough; `None` if the
+            world does not say.
+        said_wrong: The reason why the last answer is wrong, or an empty text if it is right;
+            `None` if the world does not say.
     """
 
     reward: float
@@ -138,6 +163,8 @@ class TaskOutcome:
     kind: str | None
     wrong_changes: list[str] | None
     complaint: str
+    acted_early: list[str] | None
+    said_wrong: str | None
 
 
 def load_world(name: str) -> Callable[[], World]:
@@ -184,12 +211,16 @@ def user_reply(world: World, answer: str) -> str | None:
 def task_outcome(world: World) -> TaskOutcome:
     """Return the outcome of a task, as its world reports it at the end."""
     wrong_changes = world.wrong_changes if isinstance(world, TellsHarm) else None
+    acted_early = world.acted_early if isinstance(world, TellsHaste) else None
+    said_wrong = (world.said_wrong or "") if isinstance(world, TellsWrongAnswer) else None
     return TaskOutcome(
         reward=float(world.get_reward()),
         must_act=world.must_act if isinstance(world, TellsMustAct) else None,
         kind=world.kind if isinstance(world, TellsKind) else None,
         wrong_changes=None if wrong_changes is None else list(wrong_changes),
         complaint=(world.complaint if isinstance(world, TellsComplaint) else None) or "",
+        acted_early=None if acted_early is None else list(acted_early),
+        said_wrong=said_wrong,
     )
 
 

@@ -169,11 +169,43 @@ def test_an_agent_that_changes_the_wrong_thing_harms(flaw):
         assert episodes[index].wrong_changes or "unknown order" in str(episodes[index].messages)
 
 
-def test_a_model_that_does_nothing_does_the_tasks_in_which_nothing_is_due_and_harms_nothing():
+def test_a_model_that_does_nothing_harms_nothing_and_does_no_task_of_a_world_that_reads_answers():
+    """Any words counted as done where no change was due."""
     rows = Shop.fresh_tasks(60, 1002, "support-001")
     report = measure_player(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
     assert report.must_act.n == 0 and report.harm.n == 0
-    assert report.must_not.n == report.must_not.of > 0
+    assert report.must_not.n == 0 < report.must_not.of
+    assert report.said_wrong == Share(60, 60) and report.acted_early == Share(0, 60)
+
+
+class Counting:
+    """A world in which a careful person would count more than the final state shows."""
+
+    def reset(self, task_key: str, **row) -> str:
+        self.said_wrong = "it lies" if task_key == "lie" else None
+        self.acted_early = ["add(1)"] if task_key == "early" else []
+        return "Count."
+
+    def get_reward(self) -> float:
+        return 1.0
+
+
+def test_a_wrong_last_answer_is_not_done_and_an_early_change_is_counted():
+    rows = [{"task_key": key} for key in ("right", "lie", "early")]
+    episodes = play(Counting, rows, always({"role": "assistant", "content": "Done."}))
+    assert [episode.done for episode in episodes] == [True, False, True]
+    assert episodes[1].complaint == "it lies"
+    report = measure_player(episodes)
+    assert report.said_wrong == Share(1, 3) and report.acted_early == Share(1, 3)
+    silent = measure_player(play(Counting, rows, always({"role": "assistant", "content": ""})))
+    assert silent.said_wrong is None
+
+
+def test_a_world_without_these_parts_counts_any_answer():
+    (episode,) = play(Echo, [{}], always({"role": "assistant", "content": "Sorry."}))
+    assert episode.done and (episode.said_wrong, episode.acted_early) == (None, None)
+    figures = measure_player([episode])
+    assert (figures.said_wrong, figures.acted_early) == (None, None)
 
 
 def test_an_answer_to_the_user_brings_the_user_s_next_line_and_silence_is_not_done():
