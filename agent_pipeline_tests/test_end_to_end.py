@@ -255,11 +255,11 @@ def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_ev
     exported = shell.lake.latest("gguf_export", KEY)
     learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
     measured = shell.lake.latest("evaluation", KEY).manifest["made_from"]["sessions"][0]
-    code, output = run("lineage", "session", learnt)
+    code, output = run("sessions", "show", learnt, "--lineage")
     assert code == 0 and all(
         f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")
     ), output
-    code, output = run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
+    code, output = run("models", "show", str(exported.path / "model-q8_0.gguf"))
     assert (
         code == 0
         and "made from" in output
@@ -279,5 +279,5 @@ def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_ev
         shell.lake.latest(asset, KEY)
         for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")
     )
-    code, output = run("lineage", "model", exported.identity)
+    code, output = run("models", "show", exported.identity)
     assert code == 0 and "1 forgotten since" in output, output

@@ -273,7 +273,7 @@ def test_lake_without_a_version_is_read_and_then_marked(lake: Lake) -> None:
     "command",
     [
         ["status"],
-        ["champions"],
+        ["models", "list"],
         ["promote", str(KEY)],
         ["forget", "s1", "--yes"],
         ["prune", "--delete"],

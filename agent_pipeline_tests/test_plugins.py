@@ -43,7 +43,7 @@ def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def test_modules_next_to_the_settings_file(project: Path) -> None:
     """The command line, the code location and the worker find them, and nothing is hidden."""
-    checked = run(project, "-m", "agent_pipeline.cli.app", "check")
+    checked = run(project, "-m", "agent_pipeline.cli.app", "config", "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     location = run(project, "-c", f"import agent_pipeline.definitions; {LOAD}")
     assert location.stdout.strip() == "7", location.stderr

@@ -1,6 +1,6 @@
 """`python -m benchmarks.catalogue [agents]`: how long Dagster's catalogue and an asset's page take with many agents, on PostgreSQL.
 
-A PostgreSQL of its own (Debian's package), the web server of `agent-pipeline serve`, and Chromium. Every asset of the graph has been
+A PostgreSQL of its own (Debian's package), the web server of `agent-pipeline service`, and Chromium. Every asset of the graph has been
 materialized once for every agent. Seconds are the page's own clock (`performance.now()`), from the navigation until the words stand on it;
 beside them the processor's seconds of the web server and of the browser until then, which a busy machine stretches.
 """
@@ -139,7 +139,7 @@ def main() -> None:
             sys.executable,
             "-m",
             "agent_pipeline.cli.app",
-            "serve",
+            "service",
             "webserver",
             "--port",
             str(web),

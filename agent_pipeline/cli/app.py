@@ -4,22 +4,31 @@ Each group of commands has a module of its own; this one puts them together.
 """
 
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from agent_pipeline.cli import champions, checking, governing, running, stores
+from agent_pipeline.cli import (
+    champions,
+    checking,
+    governing,
+    labels,
+    models,
+    running,
+    sessions,
+    stores,
+)
 from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
+from agent_pipeline.cli.registry import Command, OrderedGroup, register
 from agent_pipeline.errors import PipelineError, disk_sentence
 
 app = typer.Typer(
+    cls=OrderedGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -43,45 +52,155 @@ def options(
     """Turn the sessions of an AI agent into a small model that does the agent's job."""
 
 
-PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
+PANELS: dict[str, list[Command]] = {
     "Start": [
-        (running.demo, "demo"),
-        (stores.discover, "discover data/sample"),
-        (checking.check, "check"),
+        Command(running.demo, "demo", ("demo",), "report shop/support"),
+        Command(
+            stores.discover,
+            "discover",
+            ("discover data/sample", "discover --json"),
+            "materialize PARTITION --select '+sft_dataset'",
+        ),
+        Command(checking.check, "config check", ("config check",), "discover"),
+        Command(
+            checking.show,
+            "config show",
+            ("config show", "config show shop/support --all"),
+            "config check",
+        ),
     ],
     "Data": [
-        (stores.review, "review shop/support --out review.html"),
-        (stores.explain, "explain SESSION_ID --partition shop/support"),
+        Command(
+            sessions.show,
+            "sessions show",
+            ("sessions show SESSION_ID", "sessions show SESSION_ID --lineage --json"),
+            "status",
+        ),
+        Command(
+            labels.export,
+            "label export",
+            ("label export shop/support --out review.html", "label export shop/support"),
+            "label import FILE {partition}",
+        ),
+        Command(
+            labels.import_file,
+            "label import",
+            ("label import review.jsonl shop/support",),
+            "materialize {partition}",
+        ),
     ],
     "Train": [
-        (running.materialize, "materialize shop/support --set sft_adapter.lora_r=8"),
-        (compare, "compare shop/support --seeds 3"),
+        Command(
+            running.materialize,
+            "materialize",
+            (
+                "materialize shop/support",
+                "materialize shop/support --select '+sft_dataset'",
+                "materialize shop/support --set sft_adapter.lora_r=8 --save",
+            ),
+            "status",
+        ),
+        Command(
+            compare,
+            "compare",
+            ("compare shop/support --seeds 3",),
+            "materialize {partition} --set SETTING=VALUE --save",
+        ),
     ],
     "Decide and serve": [
-        (champions.report, "report shop/support --open"),
-        (champions.champions, "champions shop/support"),
-        (champions.promote, "promote shop/support --why 'good transcripts'"),
-        (champions.hold, "hold shop/support --why 'too much harm'"),
-        (champions.rollback, "rollback shop/support"),
-        (play, "play shop/support --out played --tasks 20"),
+        Command(
+            champions.report,
+            "report",
+            ("report shop/support", "report shop/support --path"),
+            "promote {partition}",
+        ),
+        Command(
+            models.list_models,
+            "models list",
+            ("models list", "models list --json"),
+            "models show PARTITION",
+        ),
+        Command(
+            models.show,
+            "models show",
+            (
+                "models show shop/support",
+                "models show shop/support --lineage",
+                "models show 3f2a91c04b7d",
+            ),
+            "models list",
+        ),
+        Command(
+            champions.promote,
+            "promote",
+            ("promote shop/support --why 'good transcripts'",),
+            "models show {partition}",
+        ),
+        Command(
+            champions.hold,
+            "hold",
+            ("hold shop/support --why 'too much harm'",),
+            "models show {partition}",
+        ),
+        Command(
+            champions.rollback,
+            "rollback",
+            ("rollback shop/support", "rollback shop/support --to 3"),
+            "models show {partition}",
+        ),
+        Command(
+            play,
+            "play",
+            ("play shop/support --out played --tasks 20",),
+            "discover {out}",
+        ),
     ],
     "Audit": [
-        (pages, "pages shop/support --open"),
-        (governing.forget, "forget SESSION_ID OTHER_ID --partition shop/support"),
-        (governing.prune, "prune shop/support --keep 3"),
+        Command(
+            pages,
+            "pages",
+            ("pages shop/support --open", "pages shop/support --out site"),
+            "sessions show SESSION_ID",
+        ),
+        Command(
+            governing.forget,
+            "forget",
+            ("forget SESSION_ID OTHER_ID --partition shop/support", "forget --file ids.txt"),
+            "status",
+        ),
+        Command(
+            governing.prune,
+            "prune",
+            ("prune shop/support", "prune shop/support --keep 3 --delete"),
+            "models list",
+        ),
     ],
     "Operate": [
-        (stores.status, "status"),
-        (running.dev, "dev --port 3001"),
-        (running.serve, "serve daemon"),
+        Command(stores.status, "status", ("status",), "materialize PARTITION"),
+        Command(checking.test_notification, "notify test", ("notify test",), "config show"),
+        Command(running.dev, "dev", ("dev", "dev --port 3001"), "status"),
+        Command(
+            running.webserver,
+            "service webserver",
+            ("service webserver", "service webserver --host 0.0.0.0"),
+            "service daemon",
+        ),
+        Command(running.daemon, "service daemon", ("service daemon",), "service webserver"),
     ],
 }
-"""Commands by the panel of the help in which they appear, each with example arguments."""
+"""Commands by the panel of the help in which they appear."""
 
-for panel, commands in PANELS.items():
-    for command, example in commands:
-        app.command(rich_help_panel=panel, epilog=f"Example: agent-pipeline {example}")(command)
-app.add_typer(governing.lineage, name="lineage", rich_help_panel="Audit")
+GROUPS = {
+    "config": "Check or show the settings.",
+    "sessions": "List sessions, or show what happened to a session.",
+    "label": "Write sessions to a file for people to judge, and read their judgments.",
+    "models": "List the models of the agents, or show a model's history and origin.",
+    "notify": "Test the notifications.",
+    "service": "Run Dagster's web server or its daemon as a service.",
+}
+"""Help of the groups of commands."""
+
+register(app, PANELS, GROUPS)
 
 
 def main() -> None:

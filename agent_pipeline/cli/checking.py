@@ -1,14 +1,15 @@
-"""The command check, which checks the settings before a run needs them."""
+"""The commands config check, config show and notify test, which check and show the settings."""
 
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
-from agent_pipeline.cli.words import with_noun
+from agent_pipeline.cli.words import AS_JSON, with_noun
 from agent_pipeline.config.settings import Settings, config_file, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.notifications import send_test
 
 console = Console()
@@ -23,7 +24,9 @@ def check(
     with_test: Annotated[
         bool,
         typer.Option(
-            "--send-test", help="Send a test notification to every address of notify.urls."
+            "--send-test",
+            hidden=True,
+            help="Send a test notification to every address of notify.urls.",
         ),
     ] = False,
 ) -> None:
@@ -33,6 +36,7 @@ def check(
     written to, settings name an agent that no store has, or a test notification is not delivered.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
+    from agent_pipeline.config.setting_list import list_settings
     from agent_pipeline.defs.automation.nightly import cron_problems
     from agent_pipeline.redaction import Redactor
 
@@ -58,7 +62,7 @@ def check(
             )
     except PipelineError as error:
         sentences.append(str(error))
-    for line in set_values(keys):
+    for line in list_settings(settings, keys).lines():
         console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
     if with_test:
         sentences += _send_test(settings)
@@ -75,11 +79,49 @@ def check(
     )
 
 
+def show(
+    partition: Annotated[
+        str, typer.Argument(help="Partition, as project/agent. Default: every partition.")
+    ] = "",
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every setting, and not only the changed settings.")
+    ] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Show the settings of all agents, and the settings in which an agent differs.
+
+    Each line says where the setting is set.
+    """
+    from agent_pipeline.config.setting_list import list_settings
+
+    settings = load_settings()
+    keys = [parse_key(partition)] if partition else settings.open_store().partitions()
+    settings_found = list_settings(settings, keys, every)
+    if as_json:
+        typer.echo(without_credentials(msgspec.json.encode(settings_found).decode()))
+        return
+    for line in settings_found.lines():
+        console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
+    if not settings_found.settings:
+        console.print("Every setting has its default.")
+
+
+def test_notification() -> None:
+    """Send a test notification to each address of the setting `notify.urls`.
+
+    The exit code is 1 if an address does not accept the notification.
+    """
+    if failures := _send_test(load_settings()):
+        for failure in failures:
+            console.print(f"error: {failure}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
 def _send_test(settings: Settings) -> list[str]:
     """Send a test notification to each address, and return one sentence per failure."""
     urls = settings.notify.urls
     if not urls:
-        return ["--send-test needs an address: set notify.urls (docs/how-to/slack.md)."]
+        return ["A test notification needs an address: set notify.urls (docs/how-to/slack.md)."]
     failures = []
     for position, reason in enumerate(send_test(urls, settings.redaction_options), start=1):
         if reason:
@@ -92,34 +134,3 @@ def _send_test(settings: Settings) -> list[str]:
             f"A test notification was sent to address {position} of notify.urls.", highlight=False
         )
     return failures
-
-
-def set_values(keys: list[PartitionKey]) -> list[str]:
-    """Return one line per setting that is not a default.
-
-    The settings for all agents come first, and then those of agents that differ.
-    """
-    from agent_pipeline.config.assets import ASSETS
-    from agent_pipeline.config.resolution import resolve, shared
-
-    settings = load_settings()
-    lines: dict[str, None] = {}
-    for asset, options in ASSETS.items():
-        general = resolve(settings, options).table()
-        for who, key in (("all agents", None), *((str(key), key) for key in keys)):
-            own_values = [
-                row
-                for row in resolve(settings, options, key).table()
-                if key is None or row not in general
-            ]
-            lines |= dict.fromkeys(
-                f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}"
-                for row in own_values
-            )
-            of_all = shared(settings, asset) if key else []
-            several = [row for row in shared(settings, asset, key) if row not in of_all]
-            lines |= dict.fromkeys(
-                f"{who}: {row['setting']} = {row['value']}, set by {row['set_by']}"
-                for row in several
-            )
-    return list(lines)

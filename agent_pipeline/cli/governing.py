@@ -1,4 +1,4 @@
-"""The commands lineage session, lineage model, forget and prune."""
+"""The commands that remove something from the lake: forget and prune."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,56 +9,13 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.cli.instance import open_instance
+from agent_pipeline.cli.words import AS_JSON
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
 
 console = Console()
-lineage = typer.Typer(
-    no_args_is_help=True, help="Show what was made from a session, or what a model was made from."
-)
-
-AS_JSON = typer.Option(
-    "--json",
-    help="Print JSON. docs/reference/cli.md lists the fields.",
-)
-
-
-@lineage.command("session", epilog="Example: agent-pipeline lineage session SESSION_ID")
-def lineage_session(
-    session_id: Annotated[str, typer.Argument(help="The session's id.")],
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """List every table, file and model that was made from a session.
-
-    The exit code is 1 if the lake does not contain the session.
-    """
-    from agent_pipeline.cli.report import print_session_lineage
-    from agent_pipeline.governance.lineage import session_lineage
-
-    reached = session_lineage(load_settings().open_lake(), session_id)
-    _show(reached, as_json, print_session_lineage)
-    if not (reached.rows or reached.models or reached.forgotten_in):
-        raise typer.Exit(1)
-
-
-@lineage.command("model", epilog="Example: agent-pipeline lineage model 3f2a91c04b7d")
-def lineage_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of a model, a file in the folder, or the first eight or more characters "
-            "of the model's identity."
-        ),
-    ],
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """Show what a model was made from: sessions, rows, settings, base model, code and tables."""
-    from agent_pipeline.cli.report import print_model_lineage
-    from agent_pipeline.governance.lineage import model_lineage
-
-    _show(model_lineage(load_settings().open_lake(), model), as_json, print_model_lineage)
 
 
 def forget(

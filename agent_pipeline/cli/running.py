@@ -1,4 +1,4 @@
-"""The commands that run the graph: materialize, demo, dev."""
+"""The commands that run the graph: materialize, demo, dev and service."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -185,33 +185,42 @@ def dev(
     )
 
 
-def serve(
-    part: Annotated[
-        Literal["webserver", "daemon"],
-        typer.Argument(help="Process to run. The daemon starts nightly runs and all other runs."),
-    ],
+def webserver(
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
     host: Annotated[
         str, typer.Option(help="Address on which the web server listens.")
     ] = "127.0.0.1",
 ) -> None:
-    """Run Dagster's web server or its daemon as a service; `dev` runs both.
+    """Run Dagster's web server as a service. `dev` runs the web server and the daemon.
+
+    docs/how-to/operate.md shows how to set up both services.
+    """
+    check_port(host, port)
+    _run_service("agent_pipeline.cli.webserver", "--host", host, "--port", str(port))
+
+
+def daemon(
+    port: Annotated[int, typer.Option(hidden=True, help="Port, which the daemon ignores.")] = 3000,
+    host: Annotated[
+        str, typer.Option(hidden=True, help="Address, which the daemon ignores.")
+    ] = "127.0.0.1",
+) -> None:
+    """Run Dagster's daemon as a service. The daemon starts nightly runs and all other runs.
 
     docs/how-to/operate.md shows how to set up both services.
     """
     from agent_pipeline._compat.dagster import DAEMON_MODULE
 
-    if part == "webserver":
-        check_port(host, port)
+    del port, host  # `serve daemon` took them, so that a service file may have them
+    _run_service(DAEMON_MODULE, "run")
+
+
+def _run_service(*module: str) -> None:
+    """Run a module of Dagster in place of this process."""
     with (
         open_instance()
     ):  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
         pass
-    module = (
-        ["agent_pipeline.cli.webserver", "--host", host, "--port", str(port)]
-        if part == "webserver"
-        else [DAEMON_MODULE, "run"]
-    )
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 
 

@@ -1,8 +1,6 @@
-"""The commands about the contents of the store and the lake: discover, review, explain, status."""
+"""The commands about the contents of the store and the lake: discover and status."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -11,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.cli.instance import make_known
-from agent_pipeline.cli.words import with_noun
+from agent_pipeline.cli.words import AS_JSON, with_noun
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import without_credentials
@@ -31,10 +29,7 @@ def discover(
             "Default: the stores of the settings."
         ),
     ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print JSON. docs/reference/cli.md lists the fields."),
-    ] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Show what a session store contains.
 
@@ -134,68 +129,6 @@ def _counted(report: "PartitionReport") -> dict[str, int]:
         "side chains": report.side_chains,
     }
     return {"sessions": report.sessions, **judged, **others, "damaged": report.damaged}
-
-
-def review(
-    partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="File to write: .csv or .jsonl to fill in, or .html for a page with buttons."
-        ),
-    ] = Path("review.csv"),
-    sample: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")
-    ] = 0,
-    first: Annotated[
-        str,
-        typer.Option(
-            help="Sessions that come first: unjudged, or disagreement (a person and another "
-            "judge disagree)."
-        ),
-    ] = "unjudged",
-) -> None:
-    """Write a sample of sessions to a file in which a person judges them.
-
-    The next run uses the judgments if the setting `labels` names the file or its folder.
-    """
-    from agent_pipeline.defs.resources import Workspace
-    from agent_pipeline.judging.review import sample_sessions as choose
-    from agent_pipeline.judging.review import write_review
-    from agent_pipeline.judging.rows import JudgedRow
-    from agent_pipeline.sessions.tables import read_batches, to_rows
-
-    key = parse_key(partition)
-    judged = Workspace().open_lake().open("judged_sessions", key)
-    judged_rows = cast("Iterator[JudgedRow]", to_rows(read_batches(judged)))
-    rows, counts = choose(judged_rows, sample, seed, first)
-    write_review(out, rows)
-    counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-    console.print(
-        f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {counted}).",
-        soft_wrap=True,
-        highlight=False,
-    )
-
-
-def explain(
-    session_id: Annotated[str, typer.Argument(help="The session's id.")],
-    partition: Annotated[
-        str,
-        typer.Option(
-            help="Partition, as project/agent. Default: search every partition of the lake."
-        ),
-    ] = "",
-) -> None:
-    """Show what happened to a session: source, damage, task, verdict, measures, use and rows."""
-    from agent_pipeline.cli.report import printable
-    from agent_pipeline.governance.explain import explain as lines_about
-
-    for line in lines_about(
-        load_settings().open_lake(), session_id, parse_key(partition) if partition else None
-    ):
-        typer.echo(printable(line))
 
 
 def status() -> None:

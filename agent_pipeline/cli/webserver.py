@@ -2,8 +2,8 @@
 
 Dagster's server accepts a mutation from any page that a browser has open: by GET, as a form or as
 plain text, from every origin and under every host name. Such a page could promote a model. `dev`,
-`serve webserver` and the container's `dagster-webserver` start this server instead. The options are
-Dagster's own.
+`service webserver` and the container's `dagster-webserver` start this server instead. The options
+are Dagster's own.
 """
 
 import ipaddress

@@ -1,4 +1,8 @@
-"""Texts that several commands print. Complete reports belong to `report`."""
+"""Texts and options that several commands have. Complete reports belong to `report`."""
+
+import typer
+
+AS_JSON = typer.Option("--json", help="Print JSON. docs/reference/cli.md lists the fields.")
 
 
 def with_noun(number: int, noun: str) -> str:
@@ -9,3 +13,13 @@ def with_noun(number: int, noun: str) -> str:
         ('1 agent', '2 agents')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def shorten(identity: str | None) -> str:
+    """Return the first digits of an identity, or `none`.
+
+    Example:
+        >>> shorten("3f2a91c04b7d5e6f708192a3"), shorten(None)
+        ('3f2a91c04b7d5e6f', 'none')
+    """
+    return identity[:16] if identity else "none"

@@ -2,7 +2,7 @@
 
 The champion is served, MLflow gets its record, and people are notified. A command may be killed
 after the pointer moved and before the served folder was written. The next `promote`, `rollback` or
-`champions` completes it.
+`models list` completes it.
 
 Which export may become the champion does not belong here (`agent_pipeline.promotion`).
 """

@@ -6,6 +6,7 @@ Where the session went after its rows does not belong here (`agent_pipeline.gove
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
@@ -23,6 +24,18 @@ _ROW_TABLES = ("_dataset", "_coreset", "_buffer")
 """Suffixes of the names of tables that contain dataset rows."""
 _UNREAD = "unread:"
 """Prefix of the names of session parts that no reader understood."""
+
+
+class SessionStory(msgspec.Struct, frozen=True):
+    """The lines that explain how a session was processed.
+
+    Attributes:
+        session_id: The session's id.
+        lines: The lines, each of which begins with a name such as `verdict`.
+    """
+
+    session_id: str
+    lines: list[str]
 
 
 def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> list[str]:

@@ -84,7 +84,7 @@ class UnknownSessionError(DataError):
 
     def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
         self.session_id, self.nearest = session_id, nearest
-        advice = "'agent-pipeline lineage session ID' shows where one is."
+        advice = "'agent-pipeline sessions show ID --lineage' shows where one is."
         if nearest:
             advice = f"did you mean {', '.join(map(repr, nearest))}?"
         super().__init__(

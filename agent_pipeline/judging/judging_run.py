@@ -159,7 +159,7 @@ class JudgingRun:
             yield (
                 f"{unverified_count} of {judged_count} verdicts of {key} are unverified "
                 "(when_unjudged), so a model may learn from failures: judge a sample with "
-                f"`agent-pipeline review {key} --out review.html`."
+                f"`agent-pipeline label export {key} --out review.html`."
             )
 
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:

@@ -344,7 +344,7 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
     if before is None:
         which = "before the current champion" if to is None else f"in entry {to} of its history"
         raise DataError(
-            f"{key} had no champion {which}: run `agent-pipeline champions {key}` to see the "
+            f"{key} had no champion {which}: run `agent-pipeline models show {key}` to see the "
             "history, and name one of its entries with --to."
         )
     export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"

@@ -218,7 +218,7 @@ def outcome_lines(
         ]
     decision = entry.decision
     reason = describe_reason(decision.reasons[0]) if decision.reasons else "no reason is known"
-    look = f"Look at what it does: `agent-pipeline report {key} --open`."
+    look = f"Look at what it does: `agent-pipeline report {key}`."
     if decision.outcome == "promote":
         return [
             f"{key}: {export} wins ({reason}), and waits for you; {served}.",

@@ -30,9 +30,12 @@ MODULES = (
             "checking",
             "compare",
             "governing",
+            "labels",
+            "models",
             "play",
             "report",
             "runs",
+            "sessions",
             "stores",
         )
     ),

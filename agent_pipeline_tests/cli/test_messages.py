@@ -15,7 +15,7 @@ from agent_pipeline.storage.lake import Lake
 
 def test_champions_of_an_empty_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
-    done = CliRunner().invoke(app, ["champions"])
+    done = CliRunner().invoke(app, ["models", "list"])
     assert isinstance(done.exception, DataError)
     assert "materialize PARTITION" in str(done.exception) and "none" not in str(done.exception)
 

@@ -253,51 +253,63 @@ def home_with(file: str, content: bytes | str) -> Prepare:
 MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     # The settings file and the environment
     "config names a missing file": (
-        ["check"],
+        ["config", "check"],
         variable("AGENT_PIPELINE_CONFIG", "nowhere.toml"),
         ("nowhere.toml",),
     ),
-    "config names a folder": (["check"], variable("AGENT_PIPELINE_CONFIG", "logs"), ("logs",)),
+    "config names a folder": (
+        ["config", "check"],
+        variable("AGENT_PIPELINE_CONFIG", "logs"),
+        ("logs",),
+    ),
     "config is not TOML": (
-        ["check"],
+        ["config", "check"],
         replaced("pipeline.toml", "store = \n"),
         ("pipeline.toml", "line 1"),
     ),
     "config is not text": (
-        ["check"],
+        ["config", "check"],
         replaced("pipeline.toml", b"\xff\xfe\x00s"),
         ("pipeline.toml",),
     ),
     "config cannot be read": (
-        ["check"],
+        ["config", "check"],
         lambda p: p.deny(p.toml, 0),
         ("pipeline.toml", "permission"),
     ),
-    "unknown setting": (["check"], setting("stor = 'x'"), ("stor", "store")),
+    "unknown setting": (["config", "check"], setting("stor = 'x'"), ("stor", "store")),
     "unknown variable": (
-        ["check"],
+        ["config", "check"],
         variable("AGENT_PIPELINE_LAK", "x"),
         ("AGENT_PIPELINE_LAK", "AGENT_PIPELINE_LAKE"),
     ),
     "setting of a wrong type": (
-        ["check"],
+        ["config", "check"],
         setting("keep_exports = 'many'"),
         ("keep_exports", "many", "whole number"),
     ),
-    "unknown preset": (["check"], setting("preset = 'huge'"), ("preset", "huge", "smoke")),
+    "unknown preset": (
+        ["config", "check"],
+        setting("preset = 'huge'"),
+        ("preset", "huge", "smoke"),
+    ),
     "unknown asset": (
-        ["check"],
+        ["config", "check"],
         setting("assets.sft_adaptor.epochs = 1"),
         ("sft_adaptor", "sft_adapter"),
     ),
-    "value out of range": (["check"], setting("assets.sft_adapter.epochs = -1"), ("epochs", "-1")),
+    "value out of range": (
+        ["config", "check"],
+        setting("assets.sft_adapter.epochs = -1"),
+        ("epochs", "-1"),
+    ),
     "malformed agent": (
-        ["check"],
+        ["config", "check"],
         setting("agents.shop.preset = 'smoke'"),
         ("shop", "project/agent"),
     ),
     "variable is not JSON": (
-        ["check"],
+        ["config", "check"],
         variable("AGENT_PIPELINE_LAKE_OPTIONS", "{"),
         ("lake_options",),
     ),
@@ -307,14 +319,18 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
         ("nowhere.readers",),
     ),
     "world that is missing": (
-        ["check"],
+        ["config", "check"],
         setting("agents.'logs/default'.world = 'nowhere:World'"),
         ("nowhere",),
     ),
-    "cron that is wrong": (["check"], setting("night.cron = 'at two'"), ("at two",)),
-    "time zone that is wrong": (["check"], setting("night.timezone = 'Mars/Base'"), ("Mars/Base",)),
+    "cron that is wrong": (["config", "check"], setting("night.cron = 'at two'"), ("at two",)),
+    "time zone that is wrong": (
+        ["config", "check"],
+        setting("night.timezone = 'Mars/Base'"),
+        ("Mars/Base",),
+    ),
     "labels that are missing": (
-        ["check"],
+        ["config", "check"],
         setting("labels = 'nowhere.csv'"),
         ("nowhere.csv", "labels"),
     ),
@@ -323,9 +339,13 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
         lambda p: (p.write("tools.json", "["), p.set("agents.'logs/default'.tools = 'tools.json'")),
         ("tools.json",),
     ),
-    "package that is missing": (["check"], setting("compute = 'kubernetes'"), ("kubernetes",)),
+    "package that is missing": (
+        ["config", "check"],
+        setting("compute = 'kubernetes'"),
+        ("kubernetes",),
+    ),
     "notification address that is wrong": (
-        ["check"],
+        ["config", "check"],
         setting("notify.urls = ['nowhere']"),
         ("notify.urls",),
     ),
@@ -366,10 +386,14 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
         none,
         ("evaluation", "logs/default"),
     ),
-    "champions without an export": (["champions"], none, ("lake",)),
-    "explain of an unknown session": (["explain", "s9"], none, ("s9",)),
-    "lineage of an unknown model": (["lineage", "model", "ffffffff"], none, ("ffffffff",)),
-    "review without judged sessions": (["review", "logs/default"], none, ("judged_sessions",)),
+    "champions without an export": (["models", "list"], none, ("lake",)),
+    "explain of an unknown session": (["sessions", "show", "s9"], none, ("s9",)),
+    "lineage of an unknown model": (["models", "show", "ffffffff"], none, ("ffffffff",)),
+    "review without judged sessions": (
+        ["label", "export", "logs/default"],
+        none,
+        ("judged_sessions",),
+    ),
     "play without a model": (["play", "logs/default", "--out", "played"], none, ("logs/default",)),
     # The store
     "store that is missing": (SESSIONS, store("nowhere"), ("nowhere",)),
@@ -650,7 +674,7 @@ def test_dev_without_a_store(project: Project) -> None:
     assert "note: " in out and "nowhere" in out
 
 
-@pytest.mark.parametrize("command", [["dev"], ["serve", "webserver"]])
+@pytest.mark.parametrize("command", [["dev"], ["service", "webserver"]])
 def test_taken_port(project: Project, command: list[str]) -> None:
     """The daemon must not go on working behind a web server that could not start."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -715,8 +739,8 @@ class Refusing(BaseHTTPRequestHandler):
     [
         SESSIONS,
         ["status"],
-        ["check"],
-        ["champions"],
+        ["config", "check"],
+        ["models", "list"],
         ["promote", "logs/default"],
         ["forget", "s1", "--yes"],
     ],
@@ -744,7 +768,7 @@ def test_wrong_key_of_a_bucket(project: Project, command: list[str]) -> None:
         "sftp://me:hidden-word@host/lake",
     ],
 )
-@pytest.mark.parametrize("command", [SESSIONS, ["status"], ["check"]])
+@pytest.mark.parametrize("command", [SESSIONS, ["status"], ["config", "check"]])
 def test_key_in_the_address_of_a_lake(project: Project, address: str, command: list[str]) -> None:
     project.set_lake(address)
     done = project.run(*command)
@@ -783,7 +807,7 @@ def test_password_of_a_judge(project: Project, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["discover"], ["discover", "--json"], ["check"], ["status"], SESSIONS]
+    "command", [["discover"], ["discover", "--json"], ["config", "check"], ["status"], SESSIONS]
 )
 def test_password_of_a_store(project: Project, command: list[str]) -> None:
     project.set_store(f"langfuse:http://me:hidden-word@127.0.0.1:{PORT}")

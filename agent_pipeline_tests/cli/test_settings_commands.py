@@ -1,5 +1,6 @@
 """The commands of settings: `check`, and `materialize --set … --save`."""
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_check_shows_what_is_set_and_where(project: Path) -> None:
         project,
         '[assets.sft_adapter]\nlora_r = 6\n[agents."shop/support".assets.sft_adapter]\nlora_r = 8\n',
     )
-    done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["config", "check"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert (
         "[assets.sft_adapter]" in done.output
@@ -43,12 +44,22 @@ def test_check_shows_what_is_set_and_where(project: Path) -> None:
     )
 
 
+def test_settings_are_listed_with_the_place_where_they_are_set(project: Path) -> None:
+    add(project, '[agents."shop/support".assets.sft_adapter]\nlora_r = 8\n')
+    done = CliRunner().invoke(app, ["config", "show", "--json"], catch_exceptions=False)
+    (row,) = json.loads(done.stdout)["settings"]
+    assert (row["agent"], row["setting"], row["value"]) == ("shop/support", "sft_adapter.lora_r", 8)
+    assert "assets.sft_adapter" in row["set_by"]
+    every = CliRunner().invoke(app, ["config", "show", "--all"], catch_exceptions=False).stdout
+    assert "all agents: sft_adapter.epochs = " in every and "set by default" in every
+
+
 def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
     add(
         project,
         '[agents."shop/suport"]\ntask_field = "x"\n[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n',
     )
-    done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["config", "check"], catch_exceptions=False)
     assert done.exit_code == 1
     wrong, unknown = (line for line in done.output.splitlines() if line.startswith("error: "))
     assert "ended_with_answer" in wrong and "shop/support" in unknown
@@ -63,16 +74,16 @@ def test_numbers_and_nouns_agree(project: Path) -> None:
     (project / "pipeline.toml").write_text('store = "one"\nlake = "lake"\n', encoding="utf-8")
     found = CliRunner().invoke(app, ["discover", "one"], catch_exceptions=False)
     assert "1 project, 1 agent, 1 session\n" in found.output
-    checked = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    checked = CliRunner().invoke(app, ["config", "check"], catch_exceptions=False)
     assert "no errors. 1 agent in " in checked.output
 
 
 def test_champions_without_an_export_names_the_partition(project: Path) -> None:
     for arguments, named in (
-        (["shop/support"], "agent-pipeline materialize shop/support"),
-        ([], "agent-pipeline materialize PARTITION"),
+        (["show", "shop/support"], "agent-pipeline materialize shop/support"),
+        (["list"], "agent-pipeline materialize PARTITION"),
     ):
-        done = CliRunner().invoke(app, ["champions", *arguments])
+        done = CliRunner().invoke(app, ["models", *arguments])
         assert isinstance(done.exception, DataError) and named in str(done.exception)
 
 
@@ -84,7 +95,9 @@ def test_version() -> None:
 def test_check_sends_a_test_notification(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each address gets one notification. An address that refuses it is an error of its own."""
     pytest.importorskip("apprise")
-    command = ["check", "--send-test"]
+    command = ["notify", "test"]
+    old = CliRunner().invoke(app, ["check", "--send-test"], catch_exceptions=False)
+    assert old.exit_code == 1 and "notify.urls" in old.output
     without = CliRunner().invoke(app, command, catch_exceptions=False)
     assert without.exit_code == 1 and "notify.urls" in without.output
     with endpoint(lambda request, number: (200, {}, "{}")) as server:
@@ -93,7 +106,7 @@ def test_check_sends_a_test_notification(project: Path, monkeypatch: pytest.Monk
         done = CliRunner().invoke(app, command, catch_exceptions=False)
         assert done.exit_code == 0 and "sent to address 1" in done.output
         assert [each["title"] for each in server.requests] == ["agent-pipeline: test"]
-        CliRunner().invoke(app, ["check"], catch_exceptions=False)
+        CliRunner().invoke(app, ["config", "check"], catch_exceptions=False)
         assert len(server.requests) == 1
         urls = '["json://me:hidden-word@127.0.0.1:9/", "$ADDRESS"]'
         monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", urls)

@@ -119,7 +119,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     decide(bench, monkeypatch, night)
     shown = CliRunner()
     monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
-    assert "waits for you" in shown.invoke(app, ["champions"]).output
+    assert "waits for you" in shown.invoke(app, ["models", "list"]).output
     told: list[Any] = []
     monkeypatch.setattr(
         "agent_pipeline.governance.champion_moves.send_notifications",
@@ -128,17 +128,17 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     for _ in range(2):
         assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
     assert len(told) == 1, "what is the champion already did not move"
-    assert "as in [/ticket] 7" in shown.invoke(app, ["champions", str(KEY)]).output
+    assert "as in [/ticket] 7" in shown.invoke(app, ["models", "show", str(KEY)]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = find_last_decision(bench.lake, KEY, night.export.identity)
     assert record is not None and record.decision.outcome == "hold"
-    refused = shown.invoke(app, ["champions", "shop/typo"])
+    refused = shown.invoke(app, ["models", "show", "shop/typo"])
     assert (
         refused.exit_code == 1
         and "shop/typo" in str(refused.exception)
         and str(KEY) in str(refused.exception)
     )
-    history = shown.invoke(app, ["champions", str(KEY)])
+    history = shown.invoke(app, ["models", "show", str(KEY)])
     assert (
         history.exit_code == 0
         and "[a] bad feeling" in history.output
@@ -153,7 +153,9 @@ def test_the_command_report_names_the_decisions_page_and_before_one_the_evaluati
     refused = CliRunner().invoke(app, ["report", str(KEY)])
     assert "evaluation of shop/support has no page" in str(refused.exception)
     metadata = decide(bench, monkeypatch, night)
-    assert CliRunner().invoke(app, ["report", str(KEY)]).output.strip() == metadata["page"]
+    assert (
+        CliRunner().invoke(app, ["report", str(KEY), "--path"]).output.strip() == metadata["page"]
+    )
     CliRunner().invoke(app, ["report", str(KEY), "--out", str(tmp_path / "page.html")])
     assert (tmp_path / "page.html").read_bytes() == Path(metadata["page"]).read_bytes()
     nowhere = CliRunner().invoke(

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from agent_pipeline.cli.instance import open_instance
-from agent_pipeline.cli.running import dev, serve
+from agent_pipeline.cli.running import dev, webserver
 from agent_pipeline.errors import SettingsError
 from agent_pipeline_tests.conftest import REPOSITORY, SAMPLE
 from agent_pipeline_tests.postgres import cluster, free_port
@@ -49,9 +49,9 @@ def compose() -> dict[str, Any]:
 
 
 def test_only_the_loopback_reaches_the_web_server_and_the_login_and_nothing_else_has_a_port():
-    assert {inspect.signature(command).parameters["host"].default for command in (dev, serve)} == {
-        "127.0.0.1"
-    }
+    assert {
+        inspect.signature(command).parameters["host"].default for command in (dev, webserver)
+    } == {"127.0.0.1"}
     ports = {name: service["ports"] for name, service in compose().items() if "ports" in service}
     assert ports == {"webserver": ["127.0.0.1:3000:3000"], "login": ["127.0.0.1:4180:4180"]}
 

@@ -13,7 +13,7 @@ from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.deploy.test_compose import compose
 
 DEPLOY = REPOSITORY / "deploy"
-COMMAND = ["agent-pipeline", "serve"]
+COMMAND = ["agent-pipeline", "service"]
 
 
 def is_refused(host: str, origin: str, ui_hosts: list[str]) -> bool:

@@ -9,22 +9,30 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import typer
 
-from agent_pipeline.cli.app import app
+from agent_pipeline.cli.app import PANELS, app
+from agent_pipeline.cli.registry import OLD_NAMES, fill
+from agent_pipeline.config.setting_list import SettingList
+from agent_pipeline.governance.explain import SessionStory
 from agent_pipeline.governance.forgetting import Forgotten
 from agent_pipeline.governance.lineage import ModelLineage, SessionLineage
+from agent_pipeline.governance.model_list import ModelHistory, ModelList
 from agent_pipeline.governance.pruning import Pruned
 from agent_pipeline.ingestion.discovery import Discovery
 from agent_pipeline_tests.docs.markdown import GENERATED, join_parts, make_table, wrap
 from agent_pipeline_tests.docs.pages import DOCS
 
 PATH = DOCS / "reference" / "cli.md"
-EXAMPLE = "Example: "
+COMMANDS = {command.name: command for commands in PANELS.values() for command in commands}
 TYPES = {str: "text", int: "whole number", float: "number", Path: "path"}
 JSON_TYPES = {str: "string", int: "number", float: "number", bool: "boolean"}
 JSON_OUTPUTS = {
     "discover": Discovery,
-    "lineage session": SessionLineage,
-    "lineage model": ModelLineage,
+    "config show": SettingList,
+    "sessions show": SessionStory,
+    "sessions show --lineage": SessionLineage,
+    "models list": ModelList,
+    "models show PARTITION": ModelHistory,
+    "models show MODEL": ModelLineage,
     "forget": Forgotten,
     "prune": Pruned,
 }
@@ -43,6 +51,12 @@ A partition is one agent of one project, written as `project/agent`, such as `sh
 | 1 | The command failed. The last line on standard error says why, and what to do. |
 | 2 | The command line is wrong, for example because an option does not exist. |
 | 130 | Somebody interrupted the command with Ctrl+C. |
+
+If a command succeeds, it prints the next sensible command on standard error. With `--json` and
+`--path`, the command does not print this line.
+
+`agent-pipeline --install-completion` installs completion for your shell (bash, zsh, fish or
+PowerShell). Start a new shell afterwards.
 """
 
 
@@ -71,6 +85,8 @@ def name_default(parameter: Any) -> str:
 def list_parameters(command: Any) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, the values, the default and the meaning of each parameter."""
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         help_text = str(parameter.help or "").replace("\\[", "[")
         names = ", ".join(f"`{name}`" for name in parameter.opts)
         yield names, name_value(parameter), name_default(parameter), help_text
@@ -87,8 +103,10 @@ def describe_command(path: str, command: Any) -> Iterator[str]:
     yield make_table(
         ("argument or option", "value", "default", "meaning"), list_parameters(command)
     )
-    if command.epilog:
-        yield f"```sh\n{command.epilog.removeprefix(EXAMPLE)}\n```"
+    texts = COMMANDS[path]
+    examples = "\n".join(f"agent-pipeline {example}" for example in texts.examples)
+    yield f"```sh\n{examples}\n```"
+    yield f"Next: `agent-pipeline {fill(texts.next_step, {})}`"
 
 
 def find_struct(kind: Any) -> type | None:
@@ -143,13 +161,23 @@ def list_fields(struct: type, prefix: str = "") -> Iterator[tuple[str, str, str]
 def render_cli_page() -> str:
     """Return the page of the command line."""
     panels: dict[str, list[str]] = {}
-    for name, command in typer.main.get_command(app).commands.items():
+    group: Any = typer.main.get_command(app)
+    for name in group.list_commands(None):
+        command = group.commands[name]
         parts = panels.setdefault(command.rich_help_panel, [])
         parts += describe_command(name, command)
     page = ["# Command line", GENERATED, INTRODUCTION.strip()]
     for panel, parts in panels.items():
         page += [f"## {panel}", *parts]
-    return join_parts([*page, *describe_json()])
+    return join_parts([*page, *describe_old_names(), *describe_json()])
+
+
+def describe_old_names() -> Iterator[str]:
+    """Yield the parts of the page that list the old names of commands."""
+    yield "## Old names"
+    yield "The old names of commands still work, and print the present name on standard error."
+    rows = [(f"`{old}`", f"`{new}`") for old, new in OLD_NAMES.items()]
+    yield make_table(("old name", "present name"), rows)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_commands_exist_and_their_arguments_are_accepted(path: Path) -> None:
 @pytest.mark.parametrize(
     "line, commands",
     [
-        ("A=1 agent-pipeline check  # a comment", [["agent-pipeline", "check"]]),
+        ("A=1 agent-pipeline config check  # a comment", [["agent-pipeline", "config", "check"]]),
         (
             "make dev && time make bench | tee out",
             [["make", "dev"], ["make", "bench"], ["tee", "out"]],
@@ -191,7 +191,7 @@ def test_shell_lines_are_split_into_commands(line: str, commands: list[list[str]
         "agent-pipeline materialize shop/support --sett lora_r=8",
         "agent-pipeline materialize shop/support --set lora=8",
         "agent-pipeline materialize shop/support --select no_such_asset",
-        "agent-pipeline lineage table",
+        "agent-pipeline models table",
         "make everything",
         "python -m agent_pipeline.nothing",
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.cli import champions as commands
+from agent_pipeline.cli import models
 from agent_pipeline.export.serving_folder import (
     PRESET,
     RECORD,
@@ -61,9 +62,9 @@ COMMANDS: dict[str, tuple[Callable[[], None], int]] = {
     "rollback": (lambda: commands.rollback(str(KEY), None, ""), 0),
     "rollback --to": (lambda: commands.rollback(str(KEY), 5, ""), 0),
     "promote": (lambda: commands.promote(str(KEY), "", ""), 2),
-    "champions": (lambda: commands.champions(None), 0),
+    "models list": (lambda: models.list_models(), 0),
 }
-"""A command, and the number of the export that is the champion after it. `champions` runs after a rollback that only moved the pointer."""
+"""A command, and the number of the export that is the champion after it. `models list` runs after a rollback that only moved the pointer."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -79,7 +80,7 @@ def test_command_killed_at_every_point(
         given = Champions(folder)
         lake, before = given.lake, len(given.lake.history(EXPORT, KEY))
         to = next(entry.generation for entry in lake.history(EXPORT, KEY) if entry.champion)
-        if name == "champions":
+        if name == "models list":
             lake.set_champion(given.exports[0], command="rollback")
         if name == "rollback --to":
             command = lambda to=to: commands.rollback(str(KEY), to, "")  # noqa: E731
@@ -126,10 +127,10 @@ def test_champions_says_and_completes_what_was_interrupted(
     given = Champions(tmp_path / "lake")
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     given.lake.set_champion(given.exports[0], command="rollback")
-    commands.champions(None)
-    said = capsys.readouterr().out
+    models.list_models()
+    said = capsys.readouterr().err
     champion, served = given.exports[0].identity[:16], given.exports[1].identity[:16]
     assert f"{champion} is the champion, and {served} is served" in said
     assert read_folder(given.lake, KEY).identity == champion
-    commands.champions(None)
-    assert "interrupted" not in capsys.readouterr().out
+    models.list_models()
+    assert "interrupted" not in capsys.readouterr().err

@@ -1045,21 +1045,18 @@ def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it
     shell: CliRunner, lake: Lake
 ) -> None:
     make_lake(Path(lake.root.path).parent, SHOP, OTHER)
-    told = shell.invoke(app, ["lineage", "session", "gone", "--json"])
+    told = shell.invoke(app, ["sessions", "show", "--lineage", "gone", "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["rows"] == msgspec.to_builtins(
         session_lineage(lake, "gone").rows
     )
-    assert "curated_sessions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
-    assert shell.invoke(app, ["lineage", "session", "nobody"]).exit_code == 1
+    assert "curated_sessions" in shell.invoke(app, ["sessions", "show", "--lineage", "gone"]).stdout
+    assert shell.invoke(app, ["sessions", "show", "--lineage", "nobody"]).exit_code == 1
     adapter = lake.latest("sft_adapter", KEY)
     assert (
-        "base model  base at r1"
-        in shell.invoke(app, ["lineage", "model", str(adapter.path)]).stdout
+        "base model  base at r1" in shell.invoke(app, ["models", "show", str(adapter.path)]).stdout
     )
     assert (
-        json.loads(shell.invoke(app, ["lineage", "model", adapter.identity, "--json"]).stdout)[
-            "rows"
-        ]
+        json.loads(shell.invoke(app, ["models", "show", adapter.identity, "--json"]).stdout)["rows"]
         == adapter.manifest["made_from"]["rows"]
     )
     asked = shell.invoke(app, ["forget", "gone"], input="n\n")
@@ -1074,7 +1071,7 @@ def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it
     assert scan(lake, ['"gone"']) == {}
     assert (
         "was forgotten in all partitions"
-        in shell.invoke(app, ["lineage", "session", "gone"]).stdout
+        in shell.invoke(app, ["sessions", "show", "--lineage", "gone"]).stdout
     )
     trained_on, _ = trained_and_measured(lake)
     told = shell.invoke(
@@ -1096,9 +1093,9 @@ def test_control_characters_of_an_id_never_reach_the_terminal(
     ):
         monkeypatch.setenv(name, str(value))
     for command in (
-        ["lineage", "session", odd],
+        ["sessions", "show", "--lineage", odd],
         ["forget", odd, "--yes"],
-        ["lineage", "session", odd],
+        ["sessions", "show", "--lineage", odd],
     ):
         told = CliRunner().invoke(app, command)
         assert (

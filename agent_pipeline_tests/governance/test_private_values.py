@@ -37,11 +37,11 @@ QUICK = [
 ]  # fmt: skip
 COMMANDS = (
     ["promote", str(KEY)],
-    ["champions"],
+    ["models", "list"],
     ["report", str(KEY)],
     ["status"],
-    ["check"],
-    ["review", str(KEY)],
+    ["config", "check"],
+    ["label", "export", str(KEY)],
     ["discover"],
 )
 
