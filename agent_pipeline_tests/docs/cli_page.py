@@ -55,7 +55,7 @@ A partition is one agent of one project, written as `project/agent`, such as `sh
 If a command succeeds, it prints the next sensible command on standard error. With `--json` and
 `--path`, the command does not print this line.
 
-`agent-pipeline --install-completion` installs completion for your shell (bash, zsh, fish or
+The option `--install-completion` installs completion for your shell (bash, zsh, fish or
 PowerShell). Start a new shell afterwards.
 """
 
