@@ -104,7 +104,7 @@ PANELS: dict[str, list[Command]] = {
             compare,
             "compare",
             ("compare shop/support --seeds 3",),
-            "materialize {partition} --set SETTING=VALUE --save",
+            "materialize {partition} --set sft_adapter.lora_r=8 --save",
         ),
     ],
     "Decide and serve": [

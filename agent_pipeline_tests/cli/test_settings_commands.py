@@ -51,7 +51,7 @@ def test_settings_are_listed_with_the_place_where_they_are_set(project: Path) ->
     row = rows["shop/support", "sft_adapter.lora_r"]
     assert row["value"] == 8 and "assets.sft_adapter" in row["set_by"]
     every = CliRunner().invoke(app, ["config", "show", "--all"], catch_exceptions=False).stdout
-    assert "all agents: sft_adapter.epochs = " in every and "set by default" in every
+    assert "all agents: sft_adapter.lora_alpha = " in every and "set by default" in every
 
 
 def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
