@@ -24,7 +24,8 @@ from agent_pipeline.training.provenance import name_rows
 LOSSES_FILE = "losses.json"
 
 
-@task(2, EmbeddingParams, MODELS)
+# Version 3: the chat template writes the tools of a row sorted by name.
+@task(3, EmbeddingParams, MODELS)
 def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
     """Compute the base model's loss on each training row, and keep the losses as an artifact.
 

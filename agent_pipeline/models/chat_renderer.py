@@ -33,6 +33,9 @@ from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys, l
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+TRAINING_REPORT = "training.json"
+"""File that training writes into the directory of an adapter or of a whole model."""
+
 Value = TypeVar("Value")
 
 
@@ -213,7 +216,8 @@ class ChatRenderer:
 def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:
     """Return the renderer of a base model or an adapter, with the chat template for training.
 
-    An adapter's saved template passes the probe, so it is chosen again, as the model's own.
+    An adapter's saved template passes the probe, so it is chosen again, as the model's own. An
+    adapter of an earlier version keeps the order of the tools that it was trained with.
 
     Raises:
         ModelError: The tokenizer cannot be read, or no template renders tool calls without loss.
@@ -224,7 +228,9 @@ def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRende
             f"The tokenizer in {directory} has no fast version (tokenizer.json), which loss masks "
             "need: choose another base model."
         )
-    renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
+    renderer = ChatRenderer(
+        tokenizer, choose_template(tokenizer, (directory / TRAINING_REPORT).is_file())
+    )
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or renderer.template.stops[0]

@@ -36,6 +36,7 @@ class ChatTemplate:
         stops: The tokens that end an assistant's turn.
         prefix_preserving: As in `ProbeResult`. If it is False, each turn is a training row.
         reasoning: As in `ProbeResult`.
+        sorts_tools: As in `ProbeResult`.
     """
 
     jinja: str
@@ -45,6 +46,7 @@ class ChatTemplate:
     stops: tuple[str, ...]
     prefix_preserving: bool = True
     reasoning: tuple[str, str] | None = None
+    sorts_tools: bool = False
 
     def to_report(self) -> dict[str, JsonValue]:
         """Return the facts about the template for `training.json`, without the template's text."""
@@ -54,6 +56,7 @@ class ChatTemplate:
             "arguments_as": self.arguments_as,
             "stops": list(self.stops),
             "rows": "conversation" if self.prefix_preserving else "turn",
+            "tools": "sorted" if self.sorts_tools else "as requested",
             "reasoning": list(self.reasoning) if self.reasoning else None,
         }
 
@@ -75,20 +78,27 @@ class _Candidate:
             result.stops,
             result.prefix_preserving,
             result.reasoning,
+            result.sorts_tools,
         )
 
 
-def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
+def choose_template(
+    tokenizer: "PreTrainedTokenizerBase", was_trained_with: bool = False
+) -> ChatTemplate:
     """Return the first chat template that renders a conversation with tools without losing content.
 
     The tokenizer is not changed.
+
+    Args:
+        tokenizer: The tokenizer.
+        was_trained_with: As in `adjust_template`.
 
     Raises:
         ModelError: No template does.
     """
     own_template = find_own_template(tokenizer)
     refusals = [] if own_template else ["there is none"]
-    for candidate in _candidates(tokenizer, own_template):
+    for candidate in _candidates(tokenizer, own_template, was_trained_with):
         result = probe_template(tokenizer, candidate.jinja)
         if result.defects:
             refusals.append("; ".join(result.defects))
@@ -136,10 +146,10 @@ def find_own_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
 
 
 def _candidates(
-    tokenizer: "PreTrainedTokenizerBase", own_template: str | None
+    tokenizer: "PreTrainedTokenizerBase", own_template: str | None, was_trained_with: bool
 ) -> Iterator[_Candidate]:
     if own_template:
-        adjusted = adjust_template(tokenizer, own_template)
+        adjusted = adjust_template(tokenizer, own_template, was_trained_with)
         why = f"the model's own template renders tools without loss{adjusted.change}"
         yield _Candidate("model", adjusted.jinja, why)
     vocabulary = special_tokens(tokenizer)

@@ -12,7 +12,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from agent_pipeline.models.rendering import render_template
-from agent_pipeline.models.template_probe import CALL_INDEX, SENTINEL, TOOL, takes_text
+from agent_pipeline.models.template_probe import (
+    CALL_INDEX,
+    SENTINEL,
+    SORTED_TOOLS,
+    TOOL,
+    takes_text,
+    writes_tools_sorted,
+)
 from agent_pipeline.sessions.session import Message
 
 if TYPE_CHECKING:
@@ -51,15 +58,27 @@ class AdjustedTemplate:
     change: str = ""
 
 
-def adjust_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+def adjust_template(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, was_trained_with: bool = False
+) -> AdjustedTemplate:
     """Apply all adjustments to a model's own chat template.
 
     A template that fails on a plain question is returned unchanged: the probe reports the failure.
+
+    Args:
+        tokenizer: The tokenizer.
+        jinja: The template.
+        was_trained_with: Whether the model was already trained with this template. Its order of
+            the tools then stays as it was in training.
     """
     changes = ""
     adjusted = AdjustedTemplate(jinja)
+    adjustments = [pin_defaults, trim_words_before_calls, accept_text_arguments]
+    if not was_trained_with:
+        # The order of the tools comes first, because `accept_text_arguments` reads the beginning.
+        adjustments.insert(0, sort_tools)
     try:
-        for adjust in (pin_defaults, trim_words_before_calls, accept_text_arguments):
+        for adjust in adjustments:
             adjusted = adjust(tokenizer, adjusted.jinja)
             changes += adjusted.change
     except Exception:  # a template is a program
@@ -89,6 +108,30 @@ def pin_defaults(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTe
             changed = _SET_THINKING.format("false") + changed
             changes += "; thinking is always off, which is its default"
     return AdjustedTemplate(changed, changes)
+
+
+def sort_tools(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Make a template write the tools sorted by name, in every order of a request's tools.
+
+    A model that is trained on one order of the tools learns their positions, and calls the wrong
+    tool in another order. A template that already sorts is returned unchanged. So is a template
+    that would render a request with sorted tools differently after the change.
+    """
+    if writes_tools_sorted(tokenizer, jinja):
+        return AdjustedTemplate(jinja)
+    changed = files(__package__).joinpath("tool_order.jinja").read_text(encoding="utf-8") + jinja
+    try:
+        renders_alike = all(
+            render_template(tokenizer, jinja, "dict", messages, tools, is_prompt)
+            == render_template(tokenizer, changed, "dict", messages, tools, is_prompt)
+            for messages, is_prompt in ((SENTINEL, False), (SENTINEL[:CALL_INDEX], True))
+            for tools in ([TOOL], SORTED_TOOLS, None)
+        )
+    except Exception:  # a template is a program: the probe reports what is wrong with it
+        return AdjustedTemplate(jinja)
+    if not renders_alike or not writes_tools_sorted(tokenizer, changed):
+        return AdjustedTemplate(jinja)
+    return AdjustedTemplate(changed, "; it writes the tools sorted by name")
 
 
 def trim_words_before_calls(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:

@@ -11,6 +11,7 @@ What the probe finds is in `ProbeResult`. Which template is used belongs in `cha
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 from os.path import commonprefix
 from typing import TYPE_CHECKING, cast
 
@@ -44,6 +45,17 @@ TOOL: Tool = {
         "parameters": {"type": "object", "properties": {"flag_q7": {"type": "boolean"}}},
     },
 }
+SORTED_TOOLS: list[Tool] = [
+    {"type": "function", "function": {**TOOL["function"], "name": name, "description": description}}
+    for name, description in (
+        ("Zeta_q7", "describes_q7"),
+        ("alpha_q7", "describes_q7"),
+        ("tool_q7", "again_q7"),
+        ("tool_q7", "describes_q7"),
+    )
+]
+"""Tools in the order in which a template that sorts them writes them. Two have the same name."""
+
 SENTINEL: list[Message] = [
     {"role": "system", "content": "system_q7"},
     {"role": "user", "content": "user_q7"},
@@ -93,6 +105,8 @@ class ProbeResult:
             were added. Qwen3 removes thoughts, Mistral moves the tools to the last user message.
         reasoning: The key of a message's thought, and what the template writes between a thought
             and the message; None if the template shows no thoughts.
+        sorts_tools: Whether the template writes the tools sorted by name, so that every order of a
+            request's tools gives the same prompt.
     """
 
     defects: tuple[str, ...]
@@ -100,6 +114,7 @@ class ProbeResult:
     stops: tuple[str, ...] = ()
     prefix_preserving: bool = True
     reasoning: tuple[str, str] | None = None
+    sorts_tools: bool = False
 
 
 def probe_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> ProbeResult:
@@ -178,7 +193,28 @@ def _describe_template(
     # Rows that are whole conversations show no thoughts: their earlier turns would hold thoughts,
     # which no client sends back.
     reasoning = None if prefix_preserving else find_reasoning(tokenizer, jinja, arguments_as)
-    return ProbeResult((), arguments_as, tuple(stops), prefix_preserving, reasoning)
+    sorts_tools = writes_tools_sorted(tokenizer, jinja)
+    return ProbeResult((), arguments_as, tuple(stops), prefix_preserving, reasoning, sorts_tools)
+
+
+def writes_tools_sorted(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
+    """Return whether a template writes the same prompt for every order of a request's tools.
+
+    The tools must be written as the template writes them in sorted order.
+    """
+    messages = SENTINEL[:CALL_INDEX]
+    try:
+        prompts = {
+            render_template(tokenizer, jinja, "dict", messages, list(tools), True)
+            for tools in permutations(SORTED_TOOLS)
+        }
+    except Exception:  # a template is a program
+        return False
+    if len(prompts) > 1:
+        return False
+    prompt = prompts.pop()
+    positions = [prompt.find(tool["function"]["name"]) for tool in SORTED_TOOLS]
+    return positions[0] >= 0 and positions == sorted(positions)
 
 
 def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:

@@ -23,7 +23,7 @@ from msgspec import UNSET
 from agent_pipeline.engine.scoring import average_losses, compute_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.chat_renderer import TRAINING_REPORT, ChatRenderer
 from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 LOGGED = tuple(LogEntry.__annotations__)
 """Entries of the trainer's log that a training report keeps."""
 
-REPORT_FILE = "training.json"
+REPORT_FILE = TRAINING_REPORT
 CHECKPOINT_FOLDER = "checkpoints"
 
 

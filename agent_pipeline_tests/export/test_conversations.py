@@ -327,3 +327,13 @@ def test_a_models_own_template_is_given_text_where_that_can_be_done(stock, value
     shown = remove_marks(renderer.render(messages, PAY, True))
     assert llama.render(as_clients_send(messages), PAY) == shown
     assert json.dumps(value, ensure_ascii=False) in shown
+
+
+@given(tools=TOOLS, data=st.data())
+@settings(max_examples=30)
+def test_a_models_own_template_shows_the_tools_in_one_order_in_llama_cpp(stock, tools, data):
+    """The order of a client's tools changes nothing in what the served model reads."""
+    renderer, llama = stock
+    messages = CONVERSATION["messages"][:1]
+    shuffled = data.draw(st.permutations(tools))
+    assert llama.render(messages, shuffled) == renderer.render(messages, tools, True)

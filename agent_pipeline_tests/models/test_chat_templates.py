@@ -1,6 +1,7 @@
 """Which chat template a model is trained with."""
 
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ from agent_pipeline.models.chat_renderer import load_renderer, read_renderer
 from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.rendering import render_template
-from agent_pipeline.models.template_adjustments import AdjustedTemplate, accept_text_arguments
-from agent_pipeline.models.template_probe import SENTINEL, TOOL, probe_template
+from agent_pipeline.models.template_adjustments import (
+    AdjustedTemplate,
+    accept_text_arguments,
+    adjust_template,
+    sort_tools,
+)
+from agent_pipeline.models.template_probe import SENTINEL, SORTED_TOOLS, TOOL, probe_template
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -47,7 +53,8 @@ def test_smollm2s_own_template_is_refused_and_ours_chosen(smollm2):
 def test_a_template_that_loses_nothing_is_kept(tokenizer):
     tokenizer.chat_template = DOUBLE
     template = choose_template(tokenizer)
-    assert (template.origin, template.jinja, template.arguments_as) == ("model", DOUBLE, "dict")
+    assert (template.origin, template.arguments_as) == ("model", "dict")
+    assert template.jinja.endswith(DOUBLE) and template.sorts_tools
 
 
 def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp_path):
@@ -238,3 +245,33 @@ def test_ours_writes_the_tools_by_name_whatever_their_order(tiny_renderer, tools
     shown = [json.loads(line) for line in lines]
     assert [tool["name"] for tool in shown] == sorted(tool["function"]["name"] for tool in tools)
     assert sorted(map(str, shown)) == sorted(str(tool["function"]) for tool in tools)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "qwen3_5_think", "llama3_1", "gptoss"])
+def test_a_models_own_template_writes_the_tools_by_name(tokenizer, name):
+    """The change must not show in a request whose tools are sorted, and must outlive a saved adapter."""
+    stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
+    changed = sort_tools(tokenizer, stock).jinja
+    assert changed != stock
+    expected = render_template(tokenizer, stock, "dict", SENTINEL, SORTED_TOOLS)
+    for tools in permutations(SORTED_TOOLS):
+        assert render_template(tokenizer, changed, "dict", SENTINEL, list(tools)) == expected
+    adjusted = adjust_template(tokenizer, stock)
+    assert "sorted by name" in adjusted.change
+    assert adjust_template(tokenizer, adjusted.jinja).jinja == adjusted.jinja
+
+
+def test_a_template_that_shows_no_tools_is_left_as_it_is(tokenizer):
+    stock = DOUBLE.replace("tools | tojson", "message_tools | tojson")
+    assert sort_tools(tokenizer, stock) == AdjustedTemplate(stock)
+
+
+def test_an_adapter_of_an_earlier_version_keeps_its_order_of_the_tools(tokenizer, tmp_path):
+    """It was trained with another order than the sorted one."""
+    tokenizer.chat_template = DOUBLE
+    tokenizer.save_pretrained(tmp_path)
+    assert load_renderer(tmp_path).template.sorts_tools
+    (tmp_path / "training.json").write_text("{}")
+    assert load_renderer(tmp_path).template.jinja == DOUBLE
