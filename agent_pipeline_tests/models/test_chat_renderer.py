@@ -55,8 +55,8 @@ def test_template_is_chosen_once_per_training(tiny_base, tmp_path, monkeypatch) 
     chosen = []
     choose_template = chat_renderer.choose_template
 
-    def count_choice(tokenizer):
-        chosen.append(choose_template(tokenizer))
+    def count_choice(*arguments):
+        chosen.append(choose_template(*arguments))
         return chosen[-1]
 
     monkeypatch.setattr(chat_renderer, "choose_template", count_choice)
