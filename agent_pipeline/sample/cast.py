@@ -66,7 +66,7 @@ CAST = (
     Agent(
         "shop",
         "support",
-        tasks=640,
+        tasks=700,
         trials=1,
         extra_trials=50,
         skill=0.80,
@@ -79,9 +79,9 @@ CAST = (
     Agent(
         "shop",
         "intern",
-        tasks=1420,
+        tasks=1380,
         trials=1,
-        extra_trials=100,
+        extra_trials=50,
         skill=0.40,
         preamble=0.3,
         archived=6,
@@ -93,7 +93,7 @@ CAST = (
     Agent(
         "office",
         "rooms",
-        tasks=1300,
+        tasks=1250,
         trials=1,
         extra_trials=50,
         skill=0.65,
@@ -105,6 +105,6 @@ CAST = (
     ),
 )
 """The three agents. The demo trains `shop/support`. The numbers of good training sessions are about
-370 for `shop/support`, 400 for `shop/intern` and 570 for `office/rooms`. With these numbers of
+400 for `shop/support`, 390 for `shop/intern` and 560 for `office/rooms`. With these numbers of
 tasks, each kind of decision is about as frequent in the held-out tasks as in the training tasks.
 """

@@ -10,6 +10,7 @@ the model.
 
 import copy
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from agent_pipeline.sample.draw import DEFAULT_SEED, stream
 from agent_pipeline.sample.items import compact
 from agent_pipeline.sample.judge import difference, haste, repetition
 from agent_pipeline.sample.play import Episode, play
-from agent_pipeline.sample.world import Call, Domain, Event, Result, Say, Task, Turn, User
+from agent_pipeline.sample.world import Call, Domain, Event, Result, Say, Task, Turn, User, Variant
 from agent_pipeline.sample.writes import Write, early_writes, good_conduct, wrong_writes
 
 
@@ -48,19 +49,27 @@ class Environment:
     """
 
     domain: ClassVar[Domain]
+    variants: ClassVar[Sequence[Variant]]
 
-    def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: object) -> str:
+    def reset(
+        self,
+        task_key: str = "",
+        seed: int = DEFAULT_SEED,
+        variant: Variant = "",
+        **row: object,
+    ) -> str:
         """Begin a task of the sample, and return the user's first message.
 
         Args:
             task_key: The id of the task, such as `support-012`.
             seed: The seed with which the sample was made.
+            variant: How the task differs from the task of the sample; one of `variants`, or empty.
             row: Other columns of a dataset's row, which are ignored.
 
         Raises:
             DataError: No agent of this world has such a task.
         """
-        self._task = task = task_of(self.domain, task_key, seed)
+        self._task = task = task_of(self.domain, task_key, seed, variant)
         self._world = self.domain.world(task.start)
         self._events: list[Event] = [User(task.turns[0].text)]
         self._writes: list[Write] = []
@@ -145,22 +154,36 @@ class Environment:
 def kind_of(domain: Domain, task: Task) -> str:
     """Return the kind of decision that a task asks for.
 
-    The decision consists of the calls with which a good agent changes the world (`cancel, book`),
-    or is `refuse or ask`.
+    The kind names the tools with which a good agent changes the world (`book, cancel`), or is
+    `refuse or ask`.
     """
     events = play(task, domain, None, 0, Random(0)).events
-    changes = [
+    changes = {
         event.name
         for event in events
         if isinstance(event, Call) and event.name not in domain.world.reads
-    ]
-    return ", ".join(changes) or "refuse or ask"
+    }
+    return ", ".join(sorted(changes)) or "refuse or ask"
 
 
-def task_of(domain: Domain, task_id: str, seed: int) -> Task:
-    """Return a task by its id, whose first part is the agent's name."""
+def task_of(domain: Domain, task_id: str, seed: int, variant: Variant = "") -> Task:
+    """Return a task by its id, whose first part is the agent's name.
+
+    Args:
+        domain: The domain of the task.
+        task_id: The id of the task.
+        seed: The seed with which the sample was made.
+        variant: How the task differs from the task of the sample.
+
+    Raises:
+        DataError: The domain has no such task or no such variant.
+    """
+    if variant and variant not in domain.variants:
+        raise DataError(
+            f"This world has no variant {variant!r}: use {' or '.join(domain.variants)}."
+        )
     try:
-        return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
+        return tasks_by_id(domain, task_id.rpartition("-")[0], seed, variant)[task_id]
     except KeyError:
         raise DataError(
             f"The sample has no task {task_id!r} with the seed {seed}: use a task id such as "
@@ -168,11 +191,13 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
         ) from None
 
 
-@lru_cache(maxsize=16)
-def tasks_by_id(domain: Domain, agent_name: str, seed: int) -> dict[str, Task]:
+@lru_cache(maxsize=32)
+def tasks_by_id(
+    domain: Domain, agent_name: str, seed: int, variant: Variant = ""
+) -> dict[str, Task]:
     """Return all tasks of an agent of the sample by id. An unknown agent has no tasks."""
     sessions = [
-        domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"))
+        domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"), variant)
         for agent in CAST
         if agent.name == agent_name
     ]

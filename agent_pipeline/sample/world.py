@@ -7,11 +7,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 Records = dict[str, dict[str, Any]]
 """The state of a world: records by id. Tools change it, tasks define its goal, and the judge
 compares the two.
+"""
+
+
+Variant = Literal["", "changed_rule", "other_words", "second_request"]
+"""How a task differs from the tasks of the sample: a value in the rules of the system prompt, the
+user's words, or the number of requests. An empty text means that the task does not differ.
 """
 
 
@@ -155,6 +161,13 @@ returns None if it cannot spoil the call.
 """
 
 
+class MakeTasks(Protocol):
+    """A function that makes the tasks of an agent."""
+
+    def __call__(self, prefix: str, count: int, rng: Random, variant: Variant = "") -> list[Task]:
+        """Return `count` tasks with ids `<prefix>-001`, and so on."""
+
+
 @dataclass(frozen=True, eq=False)
 class Domain:
     """A bundle of everything that the simulation needs for one kind of world."""
@@ -162,7 +175,7 @@ class Domain:
     world: type[World]
     policy: Policy
     phrases: Mapping[str, tuple[str, ...]]
-    tasks: Callable[[str, int, Random], list[Task]]
+    tasks: MakeTasks
     imagine: Callable[[Call, object, Random], object]
     """A function `imagine(look_up, request, rng)` that returns the result that an agent makes up if
     it skips a look-up.
@@ -176,3 +189,5 @@ class Domain:
     """A function `said_wrong(answer, right, writes)` that returns why a last answer is wrong, or None.
     It gets the good agent's answer, and the calls that changed the world.
     """
+    variants: tuple[Variant, ...] = ()
+    """The variants in which `tasks` can make tasks."""

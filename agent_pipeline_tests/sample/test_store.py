@@ -77,7 +77,7 @@ def test_another_seed_makes_another_sample(home, tmp_path):
 
 def test_the_sample_is_small_and_leaves_no_side_files(home):
     files = [path for path in home.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 13_000_000
+    assert sum(path.stat().st_size for path in files) < 15_000_000
     assert {path.suffix for path in files} == {".db", ".json", ".md"}
 
 
@@ -176,7 +176,7 @@ def test_clean_sessions_are_acceptable_exactly_without_a_flaw(home, partition):
 
 @pytest.mark.parametrize(
     ("partition", "good", "rows"),
-    [("shop/support", 0.80, 370), ("shop/intern", 0.40, 390), ("office/rooms", 0.65, 300)],
+    [("shop/support", 0.80, 390), ("shop/intern", 0.40, 380), ("office/rooms", 0.65, 300)],
 )
 def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decision(
     home, partition, good, rows

@@ -10,13 +10,24 @@ from agent_pipeline.sample.office.tasks import make_tasks
 from agent_pipeline.sample.office.world import Office, looked_up
 from agent_pipeline.sample.world import Domain
 
-OFFICE = Domain(Office, rooms, PHRASES, make_tasks, imagine, SLIPS, looked_up, said_wrong)
+OFFICE = Domain(
+    Office,
+    rooms,
+    PHRASES,
+    make_tasks,
+    imagine,
+    SLIPS,
+    looked_up,
+    said_wrong,
+    variants=("other_words", "second_request"),
+)
 
 
 class World(Environment):
     """The office as an environment of TRL's `GRPOTrainer`, and of the asset `episodes`."""
 
     domain = OFFICE
+    variants = OFFICE.variants
 
     def free_rooms(self, day: str, hour: int) -> str:
         """Find the rooms that are free at a time.

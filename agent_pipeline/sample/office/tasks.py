@@ -6,13 +6,14 @@ The shares and ranges below control the difficulty.
 from dataclasses import replace
 from datetime import date, timedelta
 from random import Random
+from typing import Any
 
 from agent_pipeline.sample.draw import deck, working_day
 from agent_pipeline.sample.names import chatter
 from agent_pipeline.sample.office import wording
 from agent_pipeline.sample.office.agent import Request
 from agent_pipeline.sample.office.world import HOURS, ROOMS, key, slot, system, with_booking
-from agent_pipeline.sample.world import Records, Task, Turn
+from agent_pipeline.sample.world import Records, Task, Turn, Variant
 
 CASES = {
     "book": 24,
@@ -27,6 +28,12 @@ CASES = {
 names another time. In `none free`, the user does not name another time, and a booking that
 should be moved is kept.
 """
+
+REQUESTS = {1: 75, 2: 25}
+"""The number of requests per conversation, and their relative shares."""
+
+NEXT_CASES = {"book": 60, "cancel": 40}
+"""The cases of a second request, and their relative shares."""
 
 FREE_ROOMS = (2, 4)
 """The minimum and maximum number of free rooms at a time. More free rooms give a longer list to
@@ -43,79 +50,171 @@ CHATTER = 0.25
 """The probability of a greeting, and of thanks, in a first message."""
 
 
-def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
+def make_tasks(prefix: str, count: int, rng: Random, variant: Variant = "") -> list[Task]:
     """Return `count` tasks with ids `<prefix>-001`, and so on. All of them begin with different
     messages.
+
+    A task of a variant has the same case and calendar as the task without a variant.
+
+    Args:
+        prefix: The first part of the ids.
+        count: The number of tasks.
+        rng: The random stream.
+        variant: How the tasks differ from those of the sample; empty if they do not differ.
     """
     tasks: dict[str, Task] = {}
-    for number, case in enumerate(deck(CASES, count, rng), start=1):
+    decks = deck(CASES, count, rng), deck(REQUESTS, count, rng)
+    for number, (case, requests) in enumerate(zip(*decks, strict=True), start=1):
+        if variant == "second_request":
+            requests = 2
         while True:
-            task = make_task(f"{prefix}-{number:03d}", case, rng)
+            maker = TaskMaker(f"{prefix}-{number:03d}", Random(rng.random()), variant)
+            task = maker.make(case, requests)
             if tasks.setdefault(task.turns[0].text, task) is task:
                 break
     return list(tasks.values())
 
 
-def make_task(task_id: str, case: str, rng: Random) -> Task:
-    """Return a task: a calendar, the user's turns, and the calendar at the end."""
-    today = working_day(rng)
-    soon, later, last = (
-        today + timedelta(days=n)
-        for n in sorted(rng.sample(range(DAYS_AHEAD[0], DAYS_AHEAD[1] + 1), 3))
-    )
-    seats, hour, other_hour = rng.randint(2, 12), rng.choice(HOURS), rng.choice(HOURS)
-    start = occupied({}, soon, hour, seats, case not in UNFIT, rng)
-    start = occupied(start, later, other_hour, seats, True, rng)
-    mine = {"room": rng.choice(tuple(ROOMS)), "day": key(last), "hour": rng.choice(HOURS)}
-    when, then_when, mine_when = (
-        wording.say_when(day, start_hour, today, rng)
-        for day, start_hour in ((soon, hour), (later, other_hour), (last, mine["hour"]))
-    )
-    words = {
-        "seats": seats,
-        "room": mine["room"],
-        "when": when.text,
-        "later": then_when.text,
-        "mine": mine_when.text,
-    }
-    book = Request("book", key(soon), hour, seats, reading=when.reading)
-    then = replace(book, day=key(later), hour=other_hour, reading=then_when.reading)
-    give_back = {"old": mine, "old_reading": mine_when.reading}
+class TaskMaker:
+    """A generator of one task.
 
-    def first(forms: tuple[str, ...], request: Request) -> Turn:
-        return Turn(chatter(rng.choice(forms).format(**words), CHATTER, rng), request)
+    Attributes:
+        task_id: The id of the task.
+        rng: The random stream of the facts. The wording has a stream of its own, so that other
+            words do not change the facts.
+    """
 
-    def reply(forms: tuple[str, ...], request: Request) -> Turn:
-        text = rng.choice(forms).format(**words)
-        return Turn(text[:1].upper() + text[1:], request)
+    def __init__(self, task_id: str, rng: Random, variant: Variant) -> None:
+        self.task_id, self.rng = task_id, rng
+        self._words_rng = Random(rng.random())
+        self._words = wording.OTHER if variant == "other_words" else wording.TRAINED
+        self._today = working_day(rng)
+        days = sorted(rng.sample(range(DAYS_AHEAD[0], DAYS_AHEAD[1] + 1), 3))
+        self._soon, self._later, self._last = (self._today + timedelta(days=n) for n in days)
+        other_days = sorted(set(range(DAYS_AHEAD[0], DAYS_AHEAD[1] + 1)) - set(days))
+        self._next_day = self._today + timedelta(days=rng.choice(other_days))
+        self._start: Records = {}
 
-    match case:
-        case "book" | "book, none free":
-            turns = (first(wording.BOOK, book),)
-        case "book, size unsaid":
-            turns = (
-                first(wording.BOOK_UNSIZED, replace(book, seats=None)),
-                reply(wording.SEATS, book),
-            )
-        case "book, too small":
-            turns = (first(wording.BOOK, book), reply(wording.OTHER_TIME, then))
-        case "move" | "move, none free":
-            turns = (first(wording.MOVE, replace(book, intent="move", **give_back)),)
-        case _:
-            turns = (first(wording.CANCEL, Request("cancel", **give_back)),)
-    without_mine = start
-    if case in ("cancel", "move", "move, none free"):
-        start = with_booking(start, **mine)
-    match case:
-        case "book, none free" | "move, none free":
-            goal = start
-        case "cancel":
-            goal = without_mine
-        case "book, too small":
-            goal = booked(without_mine, later, other_hour, seats)
-        case _:
-            goal = booked(without_mine, soon, hour, seats)
-    return Task(task_id, case, today, system(today), turns, start, goal)
+    def make(self, case: str, requests: int) -> Task:
+        """Return the task: a calendar, the user's turns, and the calendar at the end.
+
+        Args:
+            case: The case of the first request.
+            requests: The number of requests, 1 or 2.
+        """
+        rng = self.rng
+        seats, hour, other_hour = rng.randint(2, 12), rng.choice(HOURS), rng.choice(HOURS)
+        self._start = occupied({}, self._soon, hour, seats, case not in UNFIT, rng)
+        self._start = occupied(self._start, self._later, other_hour, seats, True, rng)
+        mine = {
+            "room": rng.choice(tuple(ROOMS)),
+            "day": key(self._last),
+            "hour": rng.choice(HOURS),
+        }
+        turns = self._turns(case, seats, hour, other_hour, mine)
+        goal = self._start
+        if case in ("cancel", "move", "move, none free"):
+            self._start = with_booking(self._start, **mine)
+        match case:
+            case "book, none free" | "move, none free":
+                goal = self._start
+            case "cancel":
+                pass
+            case "book, too small":
+                goal = booked(goal, self._later, other_hour, seats)
+            case _:
+                goal = booked(goal, self._soon, hour, seats)
+        kind = case
+        if requests > 1:
+            next_case = rng.choices(list(NEXT_CASES), list(NEXT_CASES.values()))[0]
+            turn, goal = self._next_request(next_case, goal)
+            turns, kind = (*turns, turn), f"{case}, then {next_case}"
+        system_prompt = system(self._today)
+        return Task(self.task_id, kind, self._today, system_prompt, turns, self._start, goal)
+
+    def _turns(
+        self, case: str, seats: int, hour: int, other_hour: int, mine: dict[str, Any]
+    ) -> tuple[Turn, ...]:
+        """Return the messages of the first request.
+
+        Args:
+            case: The case.
+            seats: The number of people.
+            hour: The hour that the user asks for.
+            other_hour: The hour that the user asks for if no room is large enough.
+            mine: The booking that the user already has.
+        """
+        when = self._say_when(self._soon, hour)
+        then_when = self._say_when(self._later, other_hour)
+        mine_when = self._say_when(self._last, mine["hour"])
+        slots = {
+            "seats": seats,
+            "room": mine["room"],
+            "when": when.text,
+            "later": then_when.text,
+            "mine": mine_when.text,
+        }
+        book = Request("book", key(self._soon), hour, seats, reading=when.reading)
+        then = replace(book, day=key(self._later), hour=other_hour, reading=then_when.reading)
+        give_back = {"old": mine, "old_reading": mine_when.reading}
+        words = self._words
+        match case:
+            case "book" | "book, none free":
+                return (self._first(words.book, slots, book),)
+            case "book, size unsaid":
+                unsized = self._first(words.book_unsized, slots, replace(book, seats=None))
+                return unsized, self._reply(words.seats, slots, book)
+            case "book, too small":
+                return (
+                    self._first(words.book, slots, book),
+                    self._reply(words.other_time, slots, then),
+                )
+            case "move" | "move, none free":
+                return (self._first(words.move, slots, replace(book, intent="move", **give_back)),)
+            case _:
+                return (self._first(words.cancel, slots, Request("cancel", **give_back)),)
+
+    def _next_request(self, case: str, goal: Records) -> tuple[Turn, Records]:
+        """Return the message of a second request, and the calendar at the end.
+
+        Args:
+            case: The case of the request.
+            goal: The calendar after the first request.
+        """
+        rng, day = self.rng, self._next_day
+        seats, hour, room = rng.randint(2, 12), rng.choice(HOURS), rng.choice(tuple(ROOMS))
+        when = self._say_when(day, hour)
+        if case == "cancel":
+            mine = {"room": room, "day": key(day), "hour": hour}
+            self._start = with_booking(self._start, **mine)
+            request = Request("cancel", old=mine, old_reading=when.reading)
+            forms, slots = self._words.cancel, {"room": room, "mine": when.text}
+        else:
+            taken = occupied({}, day, hour, seats, True, rng)
+            self._start = {**self._start, **taken}
+            goal = booked({**goal, **taken}, day, hour, seats)
+            request = Request("book", key(day), hour, seats, reading=when.reading)
+            forms, slots = self._words.book, {"seats": seats, "when": when.text}
+        ask = self._fill(forms, slots)
+        return self._reply(self._words.next_request, {"ask": ask}, request), goal
+
+    def _say_when(self, day: date, hour: int) -> wording.When:
+        """Return a time as the user writes it."""
+        return wording.say_when(day, hour, self._today, self._words_rng)
+
+    def _fill(self, forms: tuple[str, ...], slots: dict[str, Any]) -> str:
+        """Return a random phrase with filled slots and a capital first letter."""
+        text = self._words_rng.choice(forms).format(**slots)
+        return text[:1].upper() + text[1:]
+
+    def _first(self, forms: tuple[str, ...], slots: dict[str, Any], request: Request) -> Turn:
+        """Return the first message of a conversation."""
+        text = self._words_rng.choice(forms).format(**slots)
+        return Turn(chatter(text, CHATTER, self._words_rng), request)
+
+    def _reply(self, forms: tuple[str, ...], slots: dict[str, Any], request: Request) -> Turn:
+        """Return a later message of a conversation."""
+        return Turn(self._fill(forms, slots), request)
 
 
 def occupied(

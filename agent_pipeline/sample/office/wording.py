@@ -6,51 +6,111 @@ from random import Random
 
 from agent_pipeline.sample.office.world import key
 
-BOOK = (
-    "Book a room {when} for {seats} people, please.",
-    "I need a room {when} for {seats}.",
-    "Can you get us a room {when}? We are {seats}.",
-    "We are {seats} and need a room {when}.",
-    "Room for {seats} people {when}, please.",
-    "Please reserve a room for {seats} {when}.",
-    "A meeting {when}, {seats} people. Which room can we have? Book it.",
-    "Find and book a room {when} for a team of {seats}.",
+
+@dataclass(frozen=True)
+class Words:
+    """The phrases of a group of simulated users.
+
+    In phrases, `{when}`, `{later}` and `{mine}` are times, `{seats}` is a number of people,
+    `{room}` is a room, and `{ask}` is a request.
+
+    Attributes:
+        book: Requests for a room.
+        book_unsized: Requests for a room that do not name the number of people.
+        seats: Answers to the question for the number of people.
+        other_time: Requests for another time.
+        cancel: Requests to give back a room.
+        move: Requests to move a booking.
+        next_request: Sentences around a later request.
+    """
+
+    book: tuple[str, ...]
+    book_unsized: tuple[str, ...]
+    seats: tuple[str, ...]
+    other_time: tuple[str, ...]
+    cancel: tuple[str, ...]
+    move: tuple[str, ...]
+    next_request: tuple[str, ...]
+
+
+TRAINED = Words(
+    book=(
+        "Book a room {when} for {seats} people, please.",
+        "I need a room {when} for {seats}.",
+        "Can you get us a room {when}? We are {seats}.",
+        "We are {seats} and need a room {when}.",
+        "Room for {seats} people {when}, please.",
+        "Please reserve a room for {seats} {when}.",
+        "A meeting {when}, {seats} people. Which room can we have? Book it.",
+        "Find and book a room {when} for a team of {seats}.",
+    ),
+    book_unsized=(
+        "I need a room {when}.",
+        "Please book a room {when}.",
+        "Can we have a room {when}?",
+        "Book us a room {when}, please.",
+        "Could you reserve a room {when}?",
+    ),
+    seats=(
+        "We are {seats}.",
+        "{seats} people.",
+        "{seats}",
+        "For {seats}.",
+        "There will be {seats} of us.",
+    ),
+    other_time=(
+        "Then {later}?",
+        "What about {later}?",
+        "{later} would do too.",
+        "OK, {later} instead.",
+        "Try {later}, please.",
+    ),
+    cancel=(
+        "Please cancel {room} {mine}.",
+        "I don't need {room} {mine} any more.",
+        "Give back {room} {mine}, please.",
+        "Our meeting in {room} {mine} is off. Please cancel the room.",
+        "Cancel my booking of {room} {mine}.",
+        "You can free {room} {mine}, we won't come.",
+    ),
+    move=(
+        "Please move our meeting in {room} {mine} to {when}. We are {seats}.",
+        "Can you move my {room} booking {mine} to {when}? {seats} people.",
+        "I have {room} {mine}, but need it {when}, for {seats}. Please move it.",
+        "Move {room} {mine} to {when}, please, {seats} seats.",
+    ),
+    next_request=(
+        "{ask}",
+        "One more thing. {ask}",
+        "Thanks. {ask}",
+        "OK, next: {ask}",
+        "I have another request. {ask}",
+    ),
 )
-BOOK_UNSIZED = (
-    "I need a room {when}.",
-    "Please book a room {when}.",
-    "Can we have a room {when}?",
-    "Book us a room {when}, please.",
-    "Could you reserve a room {when}?",
+"""The phrases of the sample."""
+
+OTHER = Words(
+    book=(
+        "Would you find {seats} of us a room {when}?",
+        "{seats} colleagues meet {when}. A room, please.",
+        "We'd like to meet {when}, {seats} people in all. Please book.",
+        "Is there a room for {seats} {when}? Then book it.",
+    ),
+    book_unsized=("Is there a room {when}? Then book it.", "We'd like to meet {when}."),
+    seats=("{seats} of us.", "I count {seats}.", "Let's say {seats}."),
+    other_time=("Could we meet {later}?", "How about {later}?", "Then take {later}."),
+    cancel=(
+        "{room} {mine} is no longer needed.",
+        "Kindly cancel what I booked: {room} {mine}.",
+        "We won't use {room} {mine}. Cancel it.",
+    ),
+    move=(
+        "Our booking {mine} in {room} should be {when} instead, {seats} people.",
+        "Shift {room} {mine} to {when}, we are {seats}.",
+    ),
+    next_request=("Great. Now this: {ask}", "While we are at it: {ask}", "Second question. {ask}"),
 )
-SEATS = (
-    "We are {seats}.",
-    "{seats} people.",
-    "{seats}",
-    "For {seats}.",
-    "There will be {seats} of us.",
-)
-OTHER_TIME = (
-    "Then {later}?",
-    "What about {later}?",
-    "{later} would do too.",
-    "OK, {later} instead.",
-    "Try {later}, please.",
-)
-CANCEL = (
-    "Please cancel {room} {mine}.",
-    "I don't need {room} {mine} any more.",
-    "Give back {room} {mine}, please.",
-    "Our meeting in {room} {mine} is off. Please cancel the room.",
-    "Cancel my booking of {room} {mine}.",
-    "You can free {room} {mine}, we won't come.",
-)
-MOVE = (
-    "Please move our meeting in {room} {mine} to {when}. We are {seats}.",
-    "Can you move my {room} booking {mine} to {when}? {seats} people.",
-    "I have {room} {mine}, but need it {when}, for {seats}. Please move it.",
-    "Move {room} {mine} to {when}, please, {seats} seats.",
-)
+"""The phrases of the variant `other_words`. No session of the sample has them."""
 
 
 @dataclass(frozen=True)

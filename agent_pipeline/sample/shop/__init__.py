@@ -10,13 +10,24 @@ from agent_pipeline.sample.shop.tasks import make_tasks
 from agent_pipeline.sample.shop.world import Shop, looked_up
 from agent_pipeline.sample.world import Domain
 
-SHOP = Domain(Shop, support, PHRASES, make_tasks, imagine, SLIPS, looked_up, said_wrong)
+SHOP = Domain(
+    Shop,
+    support,
+    PHRASES,
+    make_tasks,
+    imagine,
+    SLIPS,
+    looked_up,
+    said_wrong,
+    variants=("changed_rule", "other_words", "second_request"),
+)
 
 
 class World(Environment):
     """The shop as an environment of TRL's `GRPOTrainer`, and of the asset `episodes`."""
 
     domain = SHOP
+    variants = SHOP.variants
 
     def find_orders(self, query: str) -> str:
         """Find the orders with an id, or of a customer.

@@ -4,7 +4,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_pipeline.sample.shop.world import RETURN_DAYS, read_line
+from agent_pipeline.sample.shop.rules import Rules
+from agent_pipeline.sample.shop.world import read_line
 from agent_pipeline.sample.world import Call, Mind, Say, Step
 
 Intent = Literal["refund", "cancel", "unwanted"]
@@ -41,10 +42,16 @@ PHRASES = {
         "{order} has been cancelled for you.",
     ),
     "too_late": (
-        "Sorry, {order} was delivered more than 30 days ago.",
-        "{order} is past the 30 days, so no refund.",
-        "I can't refund {order}: the 30 days are over.",
-        "The 30 days for {order} are over, sorry.",
+        "Sorry, {order} was delivered more than {days} days ago.",
+        "{order} is past the {days} days, so no refund.",
+        "I can't refund {order}: the {days} days are over.",
+        "The {days} days for {order} are over, sorry.",
+    ),
+    "too_large": (
+        "Sorry, I can't refund more than {limit} dollars for {order}.",
+        "{order} is over the limit of {limit} dollars, so no refund.",
+        "I can't refund {order}: the limit is {limit} dollars.",
+        "A refund for {order} would be more than {limit} dollars, sorry.",
     ),
     "shipped": (
         "Sorry, {order} has already shipped.",
@@ -70,12 +77,14 @@ class Request:
         key: The order id or the full name; None if the user gave neither.
         item: The item, if the user named it.
         units: The number of units; None for all.
+        rules: The house rules, which the agent reads in the system prompt.
     """
 
     intent: Intent
     key: str | None
     item: str | None = None
     units: int | None = None
+    rules: Rules = Rules()
 
 
 def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
@@ -136,7 +145,8 @@ def act(
 def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Step:
     """Return the right step by the house rules, with the facts that it relies on.
 
-    If `mind.obeys` is false, the agent ignores the rules and does what the user asks for.
+    The facts repeat the rule that decides, next to the value that is compared with it. If
+    `mind.obeys` is false, the agent ignores the rules and does what the user asks for.
 
     Args:
         request: The user's request.
@@ -144,21 +154,42 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
         orders: The number of orders that were found.
         mind: The state of the agent.
     """
-    order_id, status, days = order["order"], order["status"], order.get("days", 0)
+    order_id, status = order["order"], order["status"]
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
-        if days > RETURN_DAYS and mind.obeys:
-            return mind.voice("too_late", order=order_id).after(
-                f"{facts}, {days} > {RETURN_DAYS} days."
-            )
-        units = request.units or order["units"]
-        amount = order["price"] * units
-        within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""
-        product = (
-            f"refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} = "
-            f"{amount}"
-        )
-        return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {product}.")
-    if status != "open" and mind.obeys:
-        return mind.voice("shipped", order=order_id).after(f"{facts}.")
-    return Call("cancel", {"order": order_id}, f"{facts}.")
+        return decide_refund(request, order, facts, mind)
+    facts = f"{facts}, rule: {request.rules.cancellable}."
+    if not request.rules.allow(order, None) and mind.obeys:
+        return mind.voice("shipped", order=order_id).after(facts)
+    return Call("cancel", {"order": order_id}, facts)
+
+
+def decide_refund(request: Request, order: dict[str, Any], facts: str, mind: Mind) -> Step:
+    """Return the refund of an order, or the answer that the house rules forbid the refund.
+
+    Args:
+        request: The user's request.
+        order: The order that was found.
+        facts: The agent's note so far.
+        mind: The state of the agent.
+    """
+    order_id, days, rules = order["order"], order.get("days", 0), request.rules
+    if days > rules.return_days:
+        facts = f"{facts}, {days} > {rules.return_days} days"
+        if mind.obeys:
+            return mind.voice("too_late", order=order_id, days=rules.return_days).after(f"{facts}.")
+    else:
+        facts = f"{facts}, {days} <= {rules.return_days} days"
+    units = request.units or order["units"]
+    amount = order["price"] * units
+    facts = (
+        f"{facts}, refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} "
+        f"= {amount}"
+    )
+    if rules.limit and amount > rules.limit:
+        facts = f"{facts} > {rules.limit}"
+        if mind.obeys:
+            return mind.voice("too_large", order=order_id, limit=rules.limit).after(f"{facts}.")
+    elif rules.limit:
+        facts = f"{facts} <= {rules.limit}"
+    return Call("refund", {"order": order_id, "amount": amount}, f"{facts}.")

@@ -9,6 +9,7 @@ CASES = {
     "refund all": 16,
     "refund part": 18,
     "refund late": 18,
+    "refund large": 7,
     "cancel open": 14,
     "cancel shipped": 14,
     "unwanted open": 5,
@@ -31,6 +32,20 @@ PATHS = {
 request about one order, and then a request about another order.
 """
 
+REQUESTS = {1: 70, 2: 22, 3: 8}
+"""The number of requests per conversation, and their relative shares."""
+
+NEXT_PATHS = {"by id": 55, "other order": 25, "wrong id": 8, "ask id": 12}
+"""The ways in which a user names the order of a later request. `other order` needs a first request
+that has shown two orders, and becomes `by id` otherwise.
+"""
+
+LIMITED = 0.3
+"""The share of tasks whose rules have a limit for refunds."""
+
+CANCELS_SHIPPED = 0.3
+"""The share of tasks whose rules allow the cancellation of shipped orders."""
+
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
 """Prices of one unit in dollars. They are round numbers, because small models can multiply round
 numbers but not primes.
@@ -44,11 +59,14 @@ MULTIPLE = 0.4
 NEAR_WINDOW = 0.25
 """The share of deliveries within 3 days before or after the end of the refund window."""
 
+LAST_DAY = 0.08
+"""The share of deliveries on the last day of the refund window."""
+
 UNTIDY_IDS = 0.12
 """The share of order ids that users do not write in the canonical form."""
 
 CHATTER = 0.25
 """The probability of a greeting, and of thanks, in a first message."""
 
-PERSONAL = {"": 94, "email": 2, "phone": 2, "card": 2}
+PERSONAL = {"": 90, "email": 3, "phone": 2, "card": 3, "address": 2}
 """The shares of first messages with a personal detail that redaction must find."""

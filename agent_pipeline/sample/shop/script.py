@@ -9,6 +9,8 @@ from agent_pipeline.sample.names import chatter
 from agent_pipeline.sample.shop import wording
 from agent_pipeline.sample.shop.agent import Intent, Request
 from agent_pipeline.sample.shop.difficulty import CHATTER, UNTIDY_IDS
+from agent_pipeline.sample.shop.rules import Rules
+from agent_pipeline.sample.shop.wording import Words
 from agent_pipeline.sample.world import Turn
 
 Turns = tuple[Turn, ...]
@@ -16,7 +18,7 @@ Turns = tuple[Turn, ...]
 
 @dataclass(frozen=True)
 class Plot:
-    """The facts of a simulated user's story: the orders, the wish, and the names.
+    """The facts of one request of a simulated user: the orders, the wish, and the names.
 
     Attributes:
         intent: The user's intent.
@@ -25,7 +27,10 @@ class Plot:
         other_item: The item in the user's other order.
         other_intent: The request about the other order, which the agent must refuse.
         wrong_id: An id that no order has.
+        rules: The house rules.
+        words: The phrases of the user.
         rng: The random stream for wording.
+        is_first: Whether the request begins the conversation.
     """
 
     intent: Intent
@@ -34,7 +39,10 @@ class Plot:
     other_item: str
     other_intent: Intent
     wrong_id: str
+    rules: Rules
+    words: Words
     rng: Random
+    is_first: bool = True
 
     @property
     def item(self) -> str:
@@ -53,7 +61,9 @@ class Plot:
     @property
     def by_name(self) -> Request:
         """Return the request of a user who gives a name and an item."""
-        return Request(self.intent, self.order["customer"], self.order["item"], self.units)
+        return Request(
+            self.intent, self.order["customer"], self.order["item"], self.units, self.rules
+        )
 
     @property
     def by_id(self) -> Request:
@@ -61,23 +71,23 @@ class Plot:
         return replace(self.by_name, key=self.order["order"], item=None)
 
     def ask(self, what: str, *, named: bool = False, intent: Intent | None = None) -> str:
-        """Return a first message with the user's wish, with or without the user's name.
+        """Return the message that begins a request, with or without the user's name.
 
         Args:
             what: The thing that the user asks about.
             named: Whether the message contains the user's name.
             intent: The intent of the message; None for the plot's intent.
         """
-        name = self.pick(wording.BY_NAME, name=self.order["customer"]) if named else ""
-        return chatter(
-            self.pick(wording.ASKS[intent or self.intent], what=what) + name, CHATTER, self.rng
-        )
+        name = self.pick(self.words.by_name, name=self.order["customer"]) if named else ""
+        text = self.pick(self.words.asks[intent or self.intent], what=what) + name
+        if self.is_first:
+            return chatter(text, CHATTER, self.rng)
+        return self.pick(self.words.next_request, ask=text)
 
     def ask_with(self, order_id: str) -> str:
-        """Return a first message that names the order by its id, with or without the item."""
-        forms = (
-            wording.BY_ID if self.units is not None or self.rng.random() < 0.3 else wording.WHOLE
-        )
+        """Return a message that names the order by its id, with or without the item."""
+        by_item = self.units is not None or self.rng.random() < 0.3
+        forms = self.words.by_id if by_item else self.words.whole
         return self.ask(self.rng.choice(forms).format(thing=self.thing, id=self.written(order_id)))
 
     def pick(self, forms: tuple[str, ...], **slots: str) -> str:
@@ -112,15 +122,17 @@ def ask_id(plot: Plot) -> Turns:
     unnamed = Turn(plot.ask(plot.thing), replace(plot.by_name, key=None))
     if plot.rng.random() < 0.6:
         return unnamed, Turn(
-            plot.pick(wording.GIVE_ID, id=plot.written(plot.order["order"])), plot.by_id
+            plot.pick(plot.words.give_id, id=plot.written(plot.order["order"])), plot.by_id
         )
-    return unnamed, Turn(plot.pick(wording.GIVE_NAME, name=plot.order["customer"]), plot.by_name)
+    return unnamed, Turn(plot.pick(plot.words.give_name, name=plot.order["customer"]), plot.by_name)
 
 
 def wrong_id(plot: Plot) -> Turns:
     """Return the messages of a user who first gives a wrong order id."""
     first = Turn(plot.ask_with(plot.wrong_id), replace(plot.by_id, key=plot.wrong_id))
-    return first, Turn(plot.pick(wording.CORRECT, id=plot.written(plot.order["order"])), plot.by_id)
+    return first, Turn(
+        plot.pick(plot.words.correct, id=plot.written(plot.order["order"])), plot.by_id
+    )
 
 
 def ask_which(plot: Plot) -> Turns:
@@ -131,18 +143,23 @@ def ask_which(plot: Plot) -> Turns:
         else f"{wording.NUMBERS[plot.units]} of the things in my order"
     )
     first = Turn(plot.ask(vague, named=True), replace(plot.by_name, item=None))
-    return first, Turn(plot.pick(wording.CHOOSE, thing=plot.item), plot.by_name)
+    return first, Turn(plot.pick(plot.words.choose, thing=plot.item), plot.by_name)
 
 
 def instead(plot: Plot) -> Turns:
     """Return the turns of a user who first asks for something that the rules refuse, and then makes
     the real request about another order.
     """
-    vain = Request(plot.other_intent, plot.order["customer"], plot.other_item)
+    vain = replace(plot.by_name, intent=plot.other_intent, item=plot.other_item, units=None)
     first = Turn(
         plot.ask(f"the {plot.other_item} order", named=True, intent=plot.other_intent), vain
     )
-    return first, Turn(plot.pick(wording.INSTEAD[plot.intent], what=plot.thing), plot.by_name)
+    return first, Turn(plot.pick(plot.words.instead[plot.intent], what=plot.thing), plot.by_name)
+
+
+def other_order(plot: Plot) -> Turns:
+    """Return the message of a user who names an order that an earlier look-up has shown."""
+    return (Turn(plot.ask(plot.thing), plot.by_name),)
 
 
 SCRIPTS: dict[str, Callable[[Plot], Turns]] = {
@@ -153,4 +170,5 @@ SCRIPTS: dict[str, Callable[[Plot], Turns]] = {
     "wrong id": wrong_id,
     "ask which": ask_which,
     "instead": instead,
+    "other order": other_order,
 }

@@ -7,14 +7,6 @@ from typing import Any
 
 from agent_pipeline.sample.world import Call, Records, World, tool
 
-RETURN_DAYS = 30
-"""The house rule: the number of days after delivery during which a refund is possible."""
-
-SYSTEM = (
-    f"Find orders by id (like K482), else by name. Refund price x units within {RETURN_DAYS} days. "
-    "Cancel open orders only. Unwanted: cancel if open, else refund. State the facts, then act."
-)
-
 LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")
 
 
