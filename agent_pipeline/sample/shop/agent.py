@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_pipeline.sample.shop.rules import Rules
+from agent_pipeline.sample.shop.rules import USUAL_RULES, Rules
 from agent_pipeline.sample.shop.world import read_line
 from agent_pipeline.sample.world import Call, Mind, Say, Step
 
@@ -84,7 +84,7 @@ class Request:
     key: str | None
     item: str | None = None
     units: int | None = None
-    rules: Rules = Rules()
+    rules: Rules = USUAL_RULES
 
 
 def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:

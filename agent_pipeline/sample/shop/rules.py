@@ -61,6 +61,10 @@ class Rules:
         return order["days"] <= self.return_days and amount <= (self.limit or amount)
 
 
+USUAL_RULES = Rules()
+"""The rules of a request that says nothing about them."""
+
+
 def draw_rules(limited: float, cancels_shipped: float, rng: Random) -> Rules:
     """Return random rules.
 

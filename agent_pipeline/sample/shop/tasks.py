@@ -25,8 +25,8 @@ from agent_pipeline.sample.shop.difficulty import (
 )
 from agent_pipeline.sample.shop.rules import LIMITS, Rules, change_days, draw_rules
 from agent_pipeline.sample.shop.script import Plot, turns
-from agent_pipeline.sample.shop.world import after, order
 from agent_pipeline.sample.shop.wording import Words
+from agent_pipeline.sample.shop.world import after, order
 from agent_pipeline.sample.world import Records, Task, Variant
 
 REFUSED = ("refund late", "refund large", "cancel shipped", "unwanted late", "unwanted shipped")
