@@ -103,10 +103,11 @@ def session_of(
         rng: The random stream.
     """
     domain = DOMAINS[agent.project]
+    wording = int(task.task_id.rpartition("-")[2]) + trial
     if flaws is None:
-        episode, flaw = play(task, domain, None, trial, rng), None
+        episode, flaw = play(task, domain, None, wording, rng), None
     else:
-        episode, flaw = play_flawed(task, domain, flaws, trial, rng)
+        episode, flaw = play_flawed(task, domain, flaws, wording, rng)
     stored = items(task.system, episode.events, rng.random() < agent.preamble, rng)
     texts = [json.dumps(item, ensure_ascii=False) for item in stored]
     context = {

@@ -24,6 +24,8 @@ CONTAINED = 0.98
 """Minimum share of another row's words that a row must contain to count as a copy of it with added
 words.
 """
+MIN_ADDED_PER_LOST_WORD = 3
+"""Minimum number of words that a copy must add for each word of the original that the copy lacks."""
 REQUEST_WORDS = 3
 """Number of words in a phrase that is searched in user messages."""
 MIN_REQUEST_TASKS = 5
@@ -86,10 +88,15 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
 def _find_added(copy: str, original: str) -> set[str]:
     """Return the phrases of a copied text that the original text does not contain.
 
-    The result is empty if the text is not a copy.
+    The result is empty if the text is not a copy, or if other words stand in place of the
+    original's words: two honest trials of a task answer in different words.
     """
-    words, original_words = set(split_words(copy)), set(split_words(original))
-    if not original_words or len(original_words & words) < CONTAINED * len(original_words):
+    words, original_words = Counter(split_words(copy)), Counter(split_words(original))
+    shared = original_words.keys() & words.keys()
+    if not original_words or len(shared) < CONTAINED * len(original_words):
+        return set()
+    added, lost = (words - original_words).total(), (original_words - words).total()
+    if added < MIN_ADDED_PER_LOST_WORD * lost:
         return set()
     return list_phrases(copy) - list_phrases(original)
 
