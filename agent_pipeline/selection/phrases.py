@@ -5,7 +5,7 @@ only in new rows. `crowding` decides what happens with the rows.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +24,11 @@ CONTAINED = 0.98
 """Minimum share of another row's words that a row must contain to count as a copy of it with added
 words.
 """
-MIN_ADDED_PER_LOST_WORD = 3
-"""Minimum number of words that a copy must add for each word of the original that the copy lacks."""
+MAX_ADDED_PER_LOST_WORD = 4
+"""Maximum number of words that honest wording adds per word that it replaces. A replaced word is a
+word of the original that is missing in many copies: two honest trials of a task answer in different
+words. A copy that adds more words than that has an added phrase.
+"""
 REQUEST_WORDS = 3
 """Number of words in a phrase that is searched in user messages."""
 MIN_REQUEST_TASKS = 5
@@ -65,11 +68,15 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
     Returns:
         The added phrase by the index of the text.
     """
+    both_ways = [*pairs, *((second, first) for first, second in pairs)]
+    lost_words = Counter(
+        word for copy, original in both_ways for word in _find_lost(texts[copy], texts[original])
+    )
+    replaced = {word for word, count in lost_words.items() if count >= MIN_COPIED_ROWS}
     originals: defaultdict[str, set[int]] = defaultdict(set)
-    for first, second in pairs:
-        for copy, original in ((first, second), (second, first)):
-            for phrase in _find_added(texts[copy], texts[original]):
-                originals[phrase].add(original)
+    for copy, original in both_ways:
+        for phrase in _find_added(texts[copy], texts[original], replaced):
+            originals[phrase].add(original)
     counts = {
         phrase: len(indices)
         for phrase, indices in originals.items()
@@ -85,18 +92,34 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
     return phrases_by_index
 
 
-def _find_added(copy: str, original: str) -> set[str]:
+def _find_lost(copy: str, original: str) -> Counter[bytes]:
+    """Return the words of an original that its copy lacks. The result is empty if the text is not a
+    copy.
+    """
+    words, original_words = Counter(split_words(copy)), Counter(split_words(original))
+    shared = original_words.keys() & words.keys()
+    if not original_words or len(shared) < CONTAINED * len(original_words):
+        return Counter()
+    return original_words - words
+
+
+def _find_added(copy: str, original: str, replaced: Collection[bytes]) -> set[str]:
     """Return the phrases of a copied text that the original text does not contain.
 
-    The result is empty if the text is not a copy, or if other words stand in place of the
-    original's words: two honest trials of a task answer in different words.
+    The result is empty if the text is not a copy, or if the new words only stand in place of words
+    of the original.
+
+    Args:
+        copy: The text that may be a copy.
+        original: The text that may be the original.
+        replaced: The words that many copies lack.
     """
     words, original_words = Counter(split_words(copy)), Counter(split_words(original))
     shared = original_words.keys() & words.keys()
     if not original_words or len(shared) < CONTAINED * len(original_words):
         return set()
-    added, lost = (words - original_words).total(), (original_words - words).total()
-    if added < MIN_ADDED_PER_LOST_WORD * lost:
+    lost = sum(count for word, count in (original_words - words).items() if word in replaced)
+    if lost and (words - original_words).total() <= MAX_ADDED_PER_LOST_WORD * lost:
         return set()
     return list_phrases(copy) - list_phrases(original)
 
