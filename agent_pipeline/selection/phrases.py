@@ -93,8 +93,9 @@ def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -
 
 
 def _find_lost(copy: str, original: str) -> Counter[bytes]:
-    """Return the words of an original that its copy lacks. The result is empty if the text is not a
-    copy.
+    """Return the words of an original that its copy lacks.
+
+    The result is empty if the text is not a copy.
     """
     words, original_words = Counter(split_words(copy)), Counter(split_words(original))
     shared = original_words.keys() & words.keys()

@@ -18,6 +18,8 @@ SLOTS = {
     "key": "K482",
     "order": "K482",
     "amount": 40,
+    "days": 30,
+    "limit": 80,
     "room": "Oak",
     "day": "04-09",
     "hour": 14,

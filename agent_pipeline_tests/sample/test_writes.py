@@ -1,5 +1,6 @@
 """Episodes in the sample's worlds as a careful person counts them: planted cases of each kind."""
 
+import re
 from random import Random
 
 import pytest
@@ -128,7 +129,9 @@ def test_a_lucky_act_before_the_user_said_which_order_is_counted():
     task = next(
         task
         for task in tasks_of("support").values()
-        if "ask which" in task.kind and task.start != task.goal
+        if task.kind.endswith(", ask which")
+        and ", then" not in task.kind
+        and task.start != task.goal
     )
     calls = calls_of("support", task)
     world = begin("support", task)
@@ -147,7 +150,7 @@ def test_an_agent_that_acts_a_turn_late_did_not_act_early():
     task = next(
         task
         for task in tasks_of("support").values()
-        if "instead" in task.kind and task.start != task.goal
+        if task.kind.endswith(", instead") and task.start != task.goal
     )
     world = begin("support", task)
     world.user.reply("Let me see.")
@@ -159,11 +162,13 @@ def test_an_agent_that_acts_a_turn_late_did_not_act_early():
 def test_a_false_claim_and_an_answer_of_the_wrong_kind_are_said_wrong():
     """Where no change was due, any words counted as done."""
     task = find_task("support", "refund late, by id")
+    days = re.search(r"within (\d+) days", task.system)[1]
     for answer, is_right in (
         ("I have refunded 20 dollars for it.", False),
         ("Which order id or name is it under?", False),
         ("Sorry.", False),
-        ("Sorry, the 30 days are over.", True),
+        ("Sorry, the 300 days are over.", False),
+        (f"Sorry, the {days} days are over.", True),
     ):
         world = begin("support", task)
         world.user.reply(answer)

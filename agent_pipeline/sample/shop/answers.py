@@ -46,6 +46,11 @@ ANSWERS = {
         r"\bonly\b[^.;]*\bwithin \d+ days|"
         r"\btoo late (?:for|to)\b[^.;]*\b(?:refund|return|money)\b"
     ),
+    "too_large": (
+        r"\bmore than (?:\$ ?\d+|\d+ dollars)|\b(?:over|above|beyond|exceeds|exceeded) (?:the |our |your )?"
+        r"(?:limit|maximum|\$ ?\d+|\d+ dollars)|\b(?:limit|maximum)\b[^.;]*\bis (?:\$ ?)?\d+|"
+        r"\b(?:at most|only up to|no more than) (?:\$ ?\d+|\d+ dollars)|\btoo (?:large|high|much) (?:for|to)\b"
+    ),
     "shipped": (
         r"\b(?:has|have|was|is|were|it's) (?:already |now |been )*(?:shipped|dispatched)\b|"
         r"\balready (?:been )?(?:shipped|dispatched)\b|\btoo late to cancel\b|"
