@@ -188,13 +188,15 @@ class TaskMaker:
             mine = {"room": room, "day": key(day), "hour": hour}
             self._start = with_booking(self._start, **mine)
             request = Request("cancel", old=mine, old_reading=when.reading)
-            forms, slots = self._words.cancel, {"room": room, "mine": when.text}
+            forms = self._words.cancel
+            slots: dict[str, Any] = {"room": room, "mine": when.text}
         else:
             taken = occupied({}, day, hour, seats, True, rng)
             self._start = {**self._start, **taken}
             goal = booked({**goal, **taken}, day, hour, seats)
             request = Request("book", key(day), hour, seats, reading=when.reading)
-            forms, slots = self._words.book, {"seats": seats, "when": when.text}
+            forms = self._words.book
+            slots = {"seats": seats, "when": when.text}
         ask = self._fill(forms, slots)
         return self._reply(self._words.next_request, {"ask": ask}, request), goal
 

@@ -58,7 +58,7 @@ class Rules:
         if order["status"] != "delivered":
             return order["status"] == "open" or self.cancels_shipped
         amount = order["price"] * (units or order["units"])
-        return order["days"] <= self.return_days and amount <= (self.limit or amount)
+        return bool(order["days"] <= self.return_days and amount <= (self.limit or amount))
 
 
 USUAL_RULES = Rules()
