@@ -328,8 +328,8 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     return build(export, params, Recipe("gguf_export", made_from, write, [adapter]))
 
 
-# Version 11: a task with a wrong last answer is not done.
-@task(11, EpisodesParams, (*MODELS, "xllamacpp"))
+# Version 12: turns have their confidence.
+@task(12, EpisodesParams, (*MODELS, "xllamacpp"))
 def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     """Let models play the held-out tasks in the agent's world.
 

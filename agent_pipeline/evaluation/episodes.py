@@ -12,6 +12,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
+from agent_pipeline.evaluation.confidence import TurnConfidence
 from agent_pipeline.evaluation.worlds import (
     MakesFreshTasks,
     World,
@@ -21,6 +24,7 @@ from agent_pipeline.evaluation.worlds import (
     task_outcome,
     tool_schemas,
     user_reply,
+    writes,
 )
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
@@ -68,6 +72,7 @@ class EpisodeReply:
         finish_reason: `length` if the token limit cut off the message, or the endpoint's reason. If
             there is no message, any other value means that the conversation is too long.
         refused: The endpoint's error message if it refused the conversation.
+        confidence: The confidence of the message; `None` if there are no log-probabilities.
     """
 
     message: Message | None
@@ -75,6 +80,7 @@ class EpisodeReply:
     new_tokens: int = 0
     finish_reason: str | None = None
     refused: str = ""
+    confidence: TurnConfidence | None = None
 
 
 Player = Callable[[Sequence[Conversation]], list[EpisodeReply]]
@@ -110,6 +116,8 @@ class Episode:
         unended: The number of replies that the token limit cut off.
         messages: The whole conversation.
         tools: The tools.
+        confidence: The model's confidence in each assistant message, in order. `None` stands for a
+            message without log-probabilities.
     """
 
     task_key: str
@@ -131,6 +139,7 @@ class Episode:
     unended: int
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
+    confidence: list[TurnConfidence | None] = field(repr=False, default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -288,6 +297,7 @@ class _RunningEpisode:
         self.end: EpisodeEnd | None = None
         self._world = world
         self._counts: Counter[str] = Counter()
+        self._confidence: list[TurnConfidence | None] = []
         self._refused = ""
         row = task.row
         opening = world.reset(**_reset_arguments(world, row))
@@ -324,6 +334,10 @@ class _RunningEpisode:
         self._messages.append(reply.message)
         self._counts["turns"] += 1
         calls = reply.message.get("tool_calls") or []
+        is_write = any(writes(self._world, call["function"]["name"]) for call in calls)
+        self._confidence.append(
+            msgspec.structs.replace(reply.confidence, writes=is_write) if reply.confidence else None
+        )
         for call in calls:
             function = call["function"]
             result = run_tool(
@@ -384,6 +398,7 @@ class _RunningEpisode:
             unended=self._counts["unended"],
             messages=self._messages,
             tools=self._tools,
+            confidence=self._confidence,
         )
 
 

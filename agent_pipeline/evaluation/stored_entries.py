@@ -6,6 +6,7 @@ them. Files of older versions may lack some keys.
 
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
+from agent_pipeline.evaluation.confidence import TurnConfidence
 from agent_pipeline.sessions.session import Message, Tool
 
 EvaluatedModel: TypeAlias = Literal["base", "adapter"]
@@ -106,6 +107,7 @@ class Transcript(TypedDict):
         player: The player: `model`, `base` or `recorded`.
         acted_early: As in `Episode`; older versions did not write it.
         said_wrong: As in `Episode`; older versions did not write it.
+        confidence: As in `Episode`; older versions did not write it.
     """
 
     player: str
@@ -128,3 +130,4 @@ class Transcript(TypedDict):
     unended: int
     messages: list[Message]
     tools: list[Tool]
+    confidence: NotRequired[list[TurnConfidence | None]]

@@ -15,6 +15,7 @@ protocols of its parts, so that a type checker checks them.
 | `TellsHarm` | `wrong_changes` | harm is not measured |
 | `TellsHaste` | `acted_early` | changes before the user had said enough are not counted |
 | `TellsWrongAnswer` | `said_wrong` | any last answer counts as right |
+| `TellsReads` | `reads` | every call counts as a write in the figures of confidence |
 | `TellsComplaint` | `complaint` | reports do not say why a task failed |
 | `MakesFreshTasks` | `fresh_tasks` | only tasks of sessions can be played |
 
@@ -23,7 +24,7 @@ The module `episodes` plays the episodes.
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -120,6 +121,13 @@ class TellsWrongAnswer(Protocol):
 
 
 @runtime_checkable
+class TellsReads(Protocol):
+    """A world that names the tools that only look things up. All other tools change the world."""
+
+    reads: Collection[str]
+
+
+@runtime_checkable
 class TellsComplaint(Protocol):
     """A world that gives the reason if its task is not done."""
 
@@ -206,6 +214,11 @@ def user_reply(world: World, answer: str) -> str | None:
     if not isinstance(world, HasUser) or world.user is None:
         return None
     return world.user.reply(answer)
+
+
+def writes(world: World, tool: str) -> bool:
+    """Return whether a tool may change the world."""
+    return not isinstance(world, TellsReads) or tool not in world.reads
 
 
 def task_outcome(world: World) -> TaskOutcome:

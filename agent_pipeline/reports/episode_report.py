@@ -7,13 +7,19 @@ The report is stored in the manifest of the artifact `episodes`. Episodes are pl
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import comb
 from pathlib import Path
 
 import msgspec
 
 from agent_pipeline.evaluation.episodes import UNSEEN, Episode
+from agent_pipeline.reports.confidence_report import (
+    ConfidenceFigures,
+    describe_confidence,
+    describe_unsure_turns,
+    format_curve,
+    measure_confidence,
+)
 from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
 
@@ -68,6 +74,7 @@ class PlayerFigures(msgspec.Struct, frozen=True):
         tokens: The number of tokens that the player wrote.
         unended: The episodes with an answer that the token limit cut off.
         ends: The number of episodes by how they ended.
+        confidence: The figures about the player's confidence; `None` if it was not measured.
     """
 
     done: Share = Share(0, 0)
@@ -85,6 +92,7 @@ class PlayerFigures(msgspec.Struct, frozen=True):
     tokens: int = 0
     unended: Share = Share(0, 0)
     ends: dict[str, int] = {}
+    confidence: ConfidenceFigures | None = None
 
     def part(self, name: str) -> Share | None:
         """Return a figure by its name in `TASK_PARTS` or `FIGURE_LABELS`."""
@@ -204,6 +212,7 @@ def measure_player(episodes: Sequence[Episode]) -> PlayerFigures:
         tokens=sum(episode.tokens for episode in episodes),
         unended=count_true([episode.unended > 0 for episode in episodes]),
         ends=dict(Counter(episode.end for episode in episodes)),
+        confidence=measure_confidence(episodes),
     )
 
 
@@ -319,6 +328,12 @@ FIGURE_LABELS = {
 }
 
 
+CONFIDENCE_LABELS = {
+    "unsure turns: with a token below the probability 0.7": describe_unsure_turns,
+    "confidence: does it tell wrong from right writes?": describe_confidence,
+}
+
+
 def figure_rows(players: Mapping[str, PlayerFigures]) -> list[list[str]]:
     """Return the figures of all players as the rows of a table. The first row is the head."""
     rows = [["episodes", *players]]
@@ -337,6 +352,8 @@ def figure_rows(players: Mapping[str, PlayerFigures]) -> list[list[str]]:
             *(f"{figures.turns:.1f}" for figures in players.values()),
         ]
     )
+    for label, describe in CONFIDENCE_LABELS.items():
+        rows.append([label, *(describe(figures.confidence) for figures in players.values())])
     rows.append(["tokens written", *(f"{figures.tokens:,}" for figures in players.values())])
     return rows
 
@@ -361,9 +378,11 @@ def write_transcripts(
     with (folder / TRANSCRIPTS).open("w", encoding="utf-8") as file:
         for player, episodes in played.items():
             for episode in episodes:
-                line = {"player": player, **asdict(episode)}
+                line = {"player": player, **msgspec.to_builtins(episode)}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
     parts = [f"# Episodes in {report.world}", make_table(report)]
+    if report.model.confidence:
+        parts += ["## Confidence of the model", format_curve(report.model.confidence)]
     for player, episodes in played.items():
         parts.append(f"## {player}")
         worst_first = sorted(

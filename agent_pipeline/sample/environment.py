@@ -3,9 +3,9 @@
 
 `reset` begins a task, the public methods of a subclass are the tools, and `get_reward` returns at
 the end whether the task is done. TRL does not require the other attributes: `system` and `tools`
-begin the conversation, `user` answers the model, and `must_act` and `kind` describe the task. At the
-end, `wrong_changes`, `acted_early` and `said_wrong` tell what a careful person would count against
-the model.
+begin the conversation, `user` answers the model, `must_act` and `kind` describe the task, and
+`reads` names the tools that only look things up. At the end, `wrong_changes`, `acted_early` and
+`said_wrong` tell what a careful person would count against the model.
 """
 
 import copy
@@ -97,6 +97,11 @@ class Environment:
             or next(iter(self.wrong_changes), None)
             or next((f"acted early: {text}" for text in self.acted_early), None)
         )
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Return the names of the tools that change nothing."""
+        return self.domain.world.reads
 
     @property
     def wrong_changes(self) -> list[str]:

@@ -17,6 +17,7 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
+from agent_pipeline.reports.confidence_report import describe_confidence
 from agent_pipeline.reports.episode_report import PAGE, figure_rows, parse_episode_report
 from agent_pipeline.storage.lake import Artifact
 
@@ -92,8 +93,12 @@ def episodes(
             for name, share in (("done", report.model.done), ("harm", report.model.harm))
             if share and share.of
         }
+        confidence = report.model.confidence
+        if confidence:
+            shares["unsure_turns"] = confidence.unsure / confidence.turns
         metadata = {
             "figures": table(head, rows),
+            "confidence": describe_confidence(confidence),
             "report": dg.MetadataValue.json(result["report"]),
             **numbers(shares),
         }
