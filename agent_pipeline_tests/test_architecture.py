@@ -11,7 +11,8 @@ ROOMS = (
     "_compat", "json_types", "errors", "options", "keys", "progress", "plugins", "sessions", "storage",
     "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "promotion",
-    "config", "governance", "compute", "method_comparison", "worker", "compat", "sample", "pages", "defs",
+    "config", "readiness", "governance", "compute", "method_comparison", "worker", "compat", "sample", "pages",
+    "defs",
     "definitions", "cli",
 )  # fmt: skip
 """From the bottom up: a room may import itself and those before it."""

@@ -20,6 +20,7 @@ from agent_pipeline.cli import (
     stores,
 )
 from agent_pipeline.cli.compare import compare
+from agent_pipeline.cli.doctor import doctor
 from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
@@ -55,6 +56,12 @@ def options(
 PANELS: dict[str, list[Command]] = {
     "Start": [
         Command(running.demo, "demo", ("demo",), "report shop/support"),
+        Command(
+            doctor,
+            "doctor",
+            ("doctor", "doctor sessions.jsonl", "doctor --json"),
+            "materialize PARTITION",
+        ),
         Command(
             stores.discover,
             "discover",

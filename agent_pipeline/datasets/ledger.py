@@ -133,18 +133,32 @@ def record_tasks(
     group_once = cache(group_tasks) if group_tasks else dict[str, str]
 
     def add_new_tasks(recorded: pa.Table) -> pa.Table:
-        is_new = pc.invert(pc.is_in(tasks, recorded["task_key"]))
-        new_tasks = pc.unique(tasks.filter(is_new))
-        if not len(new_tasks):
-            return recorded
-        choose_split = _split_by_group(group_once(), Ledger(sizes, recorded))
-        splits = [choose_split(task.as_py()) for task in new_tasks]
-        new_rows = pa.Table.from_arrays(
-            [new_tasks, make_column(splits, LEDGER.field("split"))], schema=LEDGER
-        )
-        return pa.concat_tables([recorded, new_rows]).sort_by("task_key")
+        return add_tasks(Ledger(sizes, recorded), tasks, group_once).recorded
 
     return _update_ledger(lake, key, sizes, add_new_tasks)
+
+
+def add_tasks(
+    ledger: Ledger, tasks: pa.Array, group_tasks: Callable[[], Mapping[str, str]]
+) -> Ledger:
+    """Return a ledger that also records new tasks. The lake is not changed.
+
+    Args:
+        ledger: The ledger.
+        tasks: The task keys to record, strings.
+        group_tasks: As in `record_tasks`.
+    """
+    recorded = ledger.recorded
+    is_new = pc.invert(pc.is_in(tasks, recorded["task_key"]))
+    new_tasks = pc.unique(tasks.filter(is_new))
+    if not len(new_tasks):
+        return ledger
+    choose_split = _split_by_group(group_tasks(), ledger)
+    splits = [choose_split(task.as_py()) for task in new_tasks]
+    new_rows = pa.Table.from_arrays(
+        [new_tasks, make_column(splits, LEDGER.field("split"))], schema=LEDGER
+    )
+    return Ledger(ledger.sizes, pa.concat_tables([recorded, new_rows]).sort_by("task_key"))
 
 
 def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str], Split]:

@@ -6,6 +6,7 @@ bad answer, even if it fails measures. Comparing sessions belongs to `repetition
 `verdict_policy`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,25 +144,20 @@ def curate_rows(
         DataError if the second reading gives other sessions than the first.
     """
     patterns = compile_leak_patterns(leak_patterns)
+    rules = CurationRules(
+        patterns, required_measures, bounds.max_characters, is_from_served_model, keep_served_model
+    )
     stripped: set[str] = set()
     served_count = 0
 
     def make_candidates() -> Iterator[CurationCandidate]:
         nonlocal served_count
         for row in read_rows():
-            is_served = is_from_served_model is not None and is_from_served_model(row)
-            served_count += is_served
-            cleaned = remove_leaks(row["messages"], patterns)
-            if cleaned.removed_lines:
+            checked = check_row(row, rules)
+            served_count += checked.is_served
+            if checked.is_stripped:
                 stripped.add(row["session_id"])
-                row = _replace_messages(row, cleaned.messages)
-            yield make_candidate(
-                row,
-                cleaned.remaining_leak,
-                required_measures,
-                bounds.max_characters,
-                is_served and not keep_served_model,
-            )
+            yield checked.candidate
 
     decisions = curate(make_candidates(), bounds.max_sessions)
 
@@ -181,6 +177,57 @@ def curate_rows(
             yield curated_row
 
     return Curation(decisions, stripped, served_count), make_rows()
+
+
+@dataclass(frozen=True)
+class CurationRules:
+    """The rules that decide on a session alone, without a comparison with other sessions.
+
+    Attributes:
+        leak_patterns: Patterns of verdicts in the text.
+        required_measures: Names of measures that a good session must pass.
+        max_characters: Maximum number of characters per session. 0 means no limit.
+        is_from_served_model: Returns whether a model of this lake answered in a row's session.
+        keep_served_model: Whether such sessions are kept.
+    """
+
+    leak_patterns: Sequence[re.Pattern[str]] = ()
+    required_measures: Sequence[str] = ()
+    max_characters: int = 0
+    is_from_served_model: Callable[[JudgedRow], bool] | None = None
+    keep_served_model: bool = False
+
+
+class CheckedRow(NamedTuple):
+    """A row after the check of the session alone.
+
+    Attributes:
+        row: The row, without verdicts in its text.
+        candidate: The facts for the comparison with other sessions.
+        is_stripped: Whether a verdict was removed from the text.
+        is_served: Whether a model of this lake answered in the session.
+    """
+
+    row: JudgedRow
+    candidate: CurationCandidate
+    is_stripped: bool
+    is_served: bool
+
+
+def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
+    """Remove verdicts from the text of a row, and check the row's session alone."""
+    is_served = rules.is_from_served_model is not None and rules.is_from_served_model(row)
+    cleaned = remove_leaks(row["messages"], rules.leak_patterns)
+    if cleaned.removed_lines:
+        row = _replace_messages(row, cleaned.messages)
+    candidate = make_candidate(
+        row,
+        cleaned.remaining_leak,
+        rules.required_measures,
+        rules.max_characters,
+        is_served and not rules.keep_served_model,
+    )
+    return CheckedRow(row, candidate, bool(cleaned.removed_lines), is_served)
 
 
 def _replace_messages(row: JudgedRow, messages: list[Message]) -> JudgedRow:

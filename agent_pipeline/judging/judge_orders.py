@@ -28,12 +28,25 @@ _ORDERS = re.compile(
 )
 
 
+_NEEDED = (
+    *("rubric", "grading", "criteria", "judg", "grade", "evaluat", "rate", "rating"),
+    *("assessor", "annotator", "mark", "score", "label", "classify", "deem", "verdict"),
+)
+"""Parts of words. Every match of `_ORDERS` contains at least one of these parts.
+
+The search for a part is many times faster than `_ORDERS`, and most texts contain no part.
+"""
+
+
 def addresses_judge(text: str) -> bool:
     """Return whether a text tries to give instructions to a judge.
 
     A text in the form of a judge's answer counts too.
     """
-    return _ORDERS.search(" ".join(text.lower().split())) is not None
+    lowered = text.lower()
+    if not any(part in lowered for part in _NEEDED):
+        return False
+    return _ORDERS.search(" ".join(lowered.split())) is not None
 
 
 def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bool]:

@@ -59,9 +59,13 @@ def remove_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -
     it is empty, because a tool result belongs to its call, and thoughts refer to message positions.
     """
     cleaned: list[Message] = []
+    searched_again: list[Message] = []
     removed_lines = 0
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
+            if not (message.get("tool_calls") or _find_leak(message["content"], patterns)):
+                cleaned.append(message)
+                continue
             text, line_count = _remove_last_lines(message["content"], patterns)
             if line_count:
                 removed_lines += line_count
@@ -70,14 +74,13 @@ def remove_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -
                     continue
                 message = message | {"content": text}
         cleaned.append(message)
-    remaining_leak = _find_first_leak(cleaned, patterns)
+        searched_again.append(message)
+    remaining_leak = _find_first_leak(searched_again, patterns)
     return CleanedChat(cleaned if removed_lines else messages, removed_lines, remaining_leak)
 
 
 def _remove_last_lines(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple[str, int]:
     """Return a text without the verdicts on its last lines, and the number of removed verdicts."""
-    if not _find_leak(text, patterns):
-        return text, 0
     lines = text.splitlines()
     line_count = 0
     while lines:

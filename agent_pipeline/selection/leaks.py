@@ -111,6 +111,17 @@ def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
         if row["session_id"] in unnamed:
             splits[row["session_id"]] = row["split"]
             requests[row["session_id"]] = join_request(find_first_request(row["messages"]))
+    return compare_trials(splits, requests, held_out)
+
+
+def compare_trials(splits: Mapping[str, str], requests: Mapping[str, str], held_out: int) -> Leaks:
+    """Find the held-out sessions without a task name that have a trial in an earlier split.
+
+    Args:
+        splits: The split of each session whose task has no name.
+        requests: The first request of each of these sessions.
+        held_out: The number of all held-out sessions.
+    """
     proposal = propose_pattern(requests)
     leaks = {leak.session_id: leak for leak in _find_by_request(splits, requests)}
     tasks = proposal.tasks if proposal else {}

@@ -13,6 +13,7 @@ from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.sources.opening import (
     Location,
     find,
+    list_stores,
     open_source,
     open_sources,
     parse_location,
@@ -28,6 +29,7 @@ __all__ = [
     "Reader",
     "TraceSource",
     "find",
+    "list_stores",
     "open_source",
     "open_sources",
     "parse_location",

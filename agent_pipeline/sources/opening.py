@@ -158,6 +158,44 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
     return finds
 
 
+class ListedStores(NamedTuple):
+    """The stores at a location that a user gave, in the form of the setting `store`.
+
+    Attributes:
+        stores: The locations of the stores, with absolute paths.
+        unknown: The paths of files that no reader knows.
+    """
+
+    stores: list[str]
+    unknown: list[str]
+
+
+def list_stores(text: str, known: Sequence[Reader] = SOURCES) -> ListedStores:
+    """Return the stores at a location: one store, or every store in a folder of several stores.
+
+    A part of a folder that cannot be read is listed too, so that opening the stores reports it.
+
+    Args:
+        text: The location, as a user wrote it.
+        known: The readers to try.
+
+    Raises:
+        StoreError: There is no store at the location.
+    """
+    location = parse_location(text)
+    path = Path(location.where)
+    if location.is_url or location.reader or not path.is_dir():
+        open_source(location, known)  # raises an error that explains why there is no store
+        where = f"{location.reader}:{location.where}" if location.reader else location.where
+        return ListedStores([where], [])
+    finds = find(path, known)
+    stores = [store_path for store_path, _ in finds.stores]
+    stores += [failed_path for failed_path, _ in finds.errors]
+    if not stores:
+        open_source(location, known)
+    return ListedStores([str(store) for store in stores], [str(file) for file in finds.unknown])
+
+
 def _finds(path: Path, known: Sequence[Reader]) -> Finds:
     """Return the stores, unknown files and errors at a path, including sidecar files."""
     is_folder = path.is_dir()

@@ -62,7 +62,7 @@ def check_fit(
         )
     tokens = counts["tokens"]
     proposed_length = propose_length(tokens["p95"])
-    context = _read_context_length(base)
+    context = read_context_length(base)
     remedy = f"set `sft_adapter.max_length` = {proposed_length}"
     if context and proposed_length > context:
         remedy = (
@@ -112,7 +112,7 @@ def _count_trained_calls(messages: Sequence[Message]) -> int:
     return sum(bool(message.get("tool_calls")) and is_trained(message) for message in messages)
 
 
-def _read_context_length(base: Path) -> int | None:
+def read_context_length(base: Path) -> int | None:
     """Return the maximum context length of a base model according to its configuration."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))

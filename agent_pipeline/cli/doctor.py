@@ -1,0 +1,117 @@
+"""The command doctor: whether the sessions of an agent can be trained on, and why."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from agent_pipeline.cli.registry import print_next
+from agent_pipeline.cli.words import AS_JSON
+from agent_pipeline.errors import PipelineError, without_credentials
+from agent_pipeline.keys import PartitionKey
+
+if TYPE_CHECKING:
+    from agent_pipeline.readiness.agent_report import Prices
+    from agent_pipeline.readiness.report import Readiness
+
+NOT_YET, BAD_INPUT = 1, 2
+"""Exit codes: no agent can be trained yet; a store or a setting cannot be read."""
+
+progress = Console(stderr=True)
+
+
+def doctor(
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            help="A store (a file, a folder or a URL), or a folder that contains several stores. "
+            "Default: the stores of the settings."
+        ),
+    ] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    input_price: Annotated[
+        float,
+        typer.Option(min=0, help="Price of today's model, in US dollars per million input tokens."),
+    ] = 0.0,
+    output_price: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Price of today's model, in US dollars per million output tokens."
+        ),
+    ] = 0.0,
+    serving_price: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Price of the machine that would serve an own model, in US dollars per month.",
+        ),
+    ] = None,
+) -> str:
+    """Show what the sessions contain, who judged them, and whether a model can be trained on them.
+
+    The command writes nothing, and asks no language model. The exit code is 0 if at least one agent
+    can be trained, 1 if no agent can be trained yet, and 2 if a store or a setting cannot be read.
+    """
+    from agent_pipeline.readiness.agent_report import Prices
+    from agent_pipeline.readiness.screen import describe_readiness
+
+    try:
+        report = examine_stores(path, Prices(input_price, output_price, serving_price))
+    except PipelineError as error:
+        typer.echo(f"agent-pipeline: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    if as_json:
+        typer.echo(without_credentials(msgspec.json.encode(report).decode()))
+    else:
+        for line in describe_readiness(report):
+            typer.echo(line)
+    if exit_code := find_exit_code(report):
+        if not as_json:
+            print_next(propose_next(report))
+        raise typer.Exit(exit_code)
+    return propose_next(report)
+
+
+def propose_next(report: "Readiness") -> str:
+    """Return the next command: to train the first agent that can be trained, or to judge."""
+    for agent in report.agents:
+        if agent.is_ready:
+            return f"materialize {agent.partition}"
+    for agent in report.agents:
+        if any(blocker.kind == "unjudged" for blocker in agent.blockers):
+            return f"label export {agent.partition} --out review.html"
+    return ""
+
+
+def examine_stores(path: str | None, prices: "Prices") -> "Readiness":
+    """Return the report on the stores of the settings, or on the stores at a path.
+
+    Raises:
+        PipelineError: The store or the settings cannot be read at all.
+    """
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.defs.resources import Workspace
+    from agent_pipeline.readiness.doctor import Doctor
+    from agent_pipeline.sources import list_stores, readers
+
+    settings = load_settings()
+    unknown: list[str] = []
+    if path is not None:
+        stores, unknown = list_stores(path, readers(settings.sources))
+        settings = load_settings(store=stores)
+    workspace = Workspace()
+    examiner = Doctor(settings, workspace.labels, workspace.open_judge, prices, unknown)
+
+    def note_progress(key: PartitionKey) -> None:
+        if progress.is_terminal:
+            progress.print(f"reading {key} …", highlight=False, markup=False)
+
+    return examiner.report(note_progress)
+
+
+def find_exit_code(report: "Readiness") -> int:
+    """Return the exit code for a report."""
+    if report.is_ready:
+        return 0
+    return BAD_INPUT if report.errors else NOT_YET

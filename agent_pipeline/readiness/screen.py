@@ -1,0 +1,246 @@
+"""The text of a readiness report for people: one screen of 80 columns per agent."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from agent_pipeline.readiness.report import (
+    AgentReport,
+    Contents,
+    DecisionOutlook,
+    Judges,
+    Machine,
+    Readiness,
+    Tasks,
+    Worth,
+)
+
+WIDTH = 80
+_LABEL = 11
+"""Width of the column of labels."""
+_MAX_KINDS = 5
+"""Largest number of kinds that a line names."""
+_MAX_NOTES = 5
+_FAR_AWAY_WEEKS = 520
+
+_ORIGINS = {
+    "person": "by a person",
+    "benchmark": "by a benchmark",
+    "store": "by a judgment in the store",
+    "score": "by a score",
+    "metrics": "by a metric",
+    "model": "by a language model",
+    "policy": "by a setting",
+    "nobody": "by nobody",
+}
+
+
+def describe_readiness(report: Readiness) -> Iterator[str]:
+    """Yield the lines of a report on all agents and the machine."""
+    yield from _wrap("store", ", ".join(report.stores))
+    for agent in report.agents:
+        yield ""
+        yield from describe_agent(agent)
+    yield ""
+    yield from describe_machine(report.machine)
+    if report.unknown:
+        names = ", ".join(report.unknown[:_MAX_KINDS])
+        yield from _wrap("note", f"No reader knows {_count(len(report.unknown), 'file')}: {names}")
+    for error in report.errors:
+        yield from _wrap("error", error)
+
+
+def describe_agent(agent: AgentReport) -> Iterator[str]:
+    """Yield the lines of the report on an agent. The verdict comes first."""
+    yield from textwrap.wrap(f"{agent.partition}: {describe_verdict(agent)}", WIDTH)
+    for blocker in agent.blockers:
+        for line_index, line in enumerate(blocker.sentence.splitlines()):
+            yield from _wrap("because" if not line_index else "", line)
+    yield from _describe_contents(agent.contents)
+    yield from _wrap("judged", _describe_judges(agent.judges))
+    yield from _describe_agreement(agent.judges)
+    yield from _wrap("dropped", _list_counts(agent.dropped))
+    yield from _wrap("tasks", _describe_tasks(agent.tasks))
+    if agent.trainable:
+        yield from _wrap("decision", describe_outlook(agent.outlook))
+    yield from _wrap("own model", describe_worth(agent.worth))
+    for note in agent.notes[:_MAX_NOTES]:
+        yield from _wrap("note", note.partition("\n")[0])
+    if agent.settings:
+        yield from _wrap("settings", "to paste into pipeline.toml:")
+        yield from (f"  {line}" for line in agent.settings)
+
+
+def describe_verdict(agent: AgentReport) -> str:
+    """Return the verdict on an agent: trainable or not yet, and the numbers behind it."""
+    word = "trainable" if agent.is_ready else "not yet trainable"
+    if agent.is_ready and not agent.outlook.is_possible:
+        word = "trainable, but a decision is not possible yet"
+    trained = sum(agent.tasks.trained.values())
+    held_out = agent.tasks.trained.get("select", 0)
+    numbers = f"{agent.trainable:,} of {agent.contents.sessions:,} sessions can be trained on" + (
+        f"; {_count(trained, 'task')}, {held_out:,} of them held out" if trained else ""
+    )
+    return f"{word}. {numbers}."
+
+
+def describe_outlook(outlook: DecisionOutlook) -> str:
+    """Return a sentence about the held-out tasks that a decision needs."""
+    need = (
+        f"needs about {outlook.needed:,} held-out tasks to see a gain of {outlook.gain:.0%}; "
+        f"{outlook.held_out:,} are held out"
+    )
+    if outlook.is_possible:
+        return f"{need}: possible now."
+    ways = []
+    if outlook.weeks is not None:
+        weeks = "more than ten years"
+        if outlook.weeks <= _FAR_AWAY_WEEKS:
+            weeks = _count(max(1, round(outlook.weeks)), "week")
+        ways.append(f"in {weeks} at {outlook.tasks_per_day:.3g} new tasks per day")
+    if outlook.share is not None:
+        ways.append(f"now with split.select = {outlook.share:g}")
+    if not ways:
+        ways.append("let more tasks come in")
+    return f"{need}: {', or '.join(ways)}."
+
+
+def describe_worth(worth: Worth) -> str:
+    """Return a sentence about how frequent, narrow and checkable the agent's work is."""
+    parts = []
+    if worth.sessions_per_day:
+        parts.append(f"{worth.sessions_per_day:,.3g} sessions per day")
+    parts += [
+        _count(worth.tools, "tool"),
+        _count(worth.requests, "distinct request"),
+        f"{worth.call_share:.0%} of turns are calls",
+    ]
+    if worth.input_tokens is not None:
+        output = f" + {worth.output_tokens:,.0f} out" if worth.output_tokens is not None else ""
+        parts.append(f"{worth.input_tokens:,.0f} tokens in{output} per session")
+    if worth.usd_per_month is not None:
+        parts.append(f"costs {worth.usd_per_month:,.2f} USD per month today")
+    sentence = "; ".join(parts)
+    if worth.is_cheaper is None:
+        return f"{sentence}."
+    word = "worth it" if worth.is_cheaper else "not worth it"
+    return f"{sentence}. An own model for {worth.usd_own_model:,.2f} USD is {word} at your prices."
+
+
+def describe_machine(machine: Machine) -> Iterator[str]:
+    """Yield the lines about the machine."""
+    disk = "" if machine.disk_gb is None else f", {machine.disk_gb:,.0f} GB of free disk"
+    gpus = ", ".join(f"{gpu.name} with {gpu.memory_gb:.0f} GB" for gpu in machine.gpus)
+    server = machine.llama_server or "no llama-server (make llama-server installs it)"
+    yield from _wrap(
+        "machine",
+        f"{_count(machine.cores, 'core')}, {machine.memory_gb:,.0f} GB of memory{disk}; "
+        f"{gpus or 'no GPU'}; torch {machine.torch}; {server}.",
+    )
+    for error in machine.errors:
+        yield from _wrap("error", error)
+
+
+def _describe_contents(contents: Contents) -> Iterator[str]:
+    text = (
+        f"{_count(contents.sessions, 'session')}, {_count(contents.turns, 'turn')}, "
+        f"{_count(contents.calls, 'call')}"
+    )
+    if contents.first and contents.last:
+        text += f", from {contents.first.date()} to {contents.last.date()}"
+    if contents.scripts:
+        text += f"; script: {_list_counts(contents.scripts)}"
+    yield from _wrap("content", f"{text}.")
+    tokens = contents.tokens
+    if tokens:
+        about = "about " if tokens.is_estimate else ""
+        yield from _wrap(
+            "tokens",
+            f"{about}{tokens.median:,} (median), {tokens.p90:,} (90 %), {tokens.longest:,} "
+            f"(longest) per session for {tokens.base_model}, "
+            f"from {_count(tokens.sampled, 'session')}.",
+        )
+    if contents.damaged:
+        yield from _wrap(
+            "damage",
+            f"in {_count(contents.damaged, 'session')}: {_list_counts(contents.damage)}.",
+        )
+    if contents.redacted:
+        yield from _wrap("private", f"{_list_counts(contents.redacted)} (sessions); replaced.")
+    missing = []
+    if contents.without_system_prompt:
+        missing.append(f"a system prompt in {_count(contents.without_system_prompt, 'session')}")
+    if contents.inferred_tools:
+        missing.append(f"tool schemas in {_count(contents.inferred_tools, 'session')}")
+    if missing:
+        yield from _wrap("missing", f"{' and '.join(missing)}.")
+
+
+def _describe_judges(judges: Judges) -> str:
+    origins = ", ".join(
+        f"{count:,} {_ORIGINS[origin]}" for origin, count in judges.verdicts.items()
+    )
+    text = f"{origins or 'no sessions'}"
+    if judges.acceptable or judges.unacceptable:
+        text += f"; {judges.acceptable:,} acceptable, {judges.unacceptable:,} unacceptable"
+    if judges.undecided_scores:
+        text += f"; {judges.undecided_scores:,} scores between the limits decide nothing"
+    if judges.undeclared_metrics and judges.verdicts.get("nobody"):
+        names = ", ".join(list(judges.undeclared_metrics)[:_MAX_KINDS])
+        text += f"; to let a metric judge ({names}), declare its direction in metrics"
+    return f"{text}."
+
+
+def _describe_agreement(judges: Judges) -> Iterator[str]:
+    for row in judges.agreement:
+        yield from _wrap(
+            "agreement",
+            f"{row.judge} agrees with people on {row.share:.0%} of "
+            f"{_count(row.sessions, 'session')} (95 % interval {row.low:.0%} to {row.high:.0%}).",
+        )
+
+
+def _describe_tasks(tasks: Tasks) -> str:
+    text = (
+        f"{_count(tasks.tasks, 'task')}, {tasks.median_trials:g} sessions per task (most "
+        f"{tasks.most_trials:,}); {_count(tasks.named, 'task')} with a name"
+    )
+    if sum(tasks.rows.values()):
+        splits = ", ".join(f"{name} {count:,}" for name, count in tasks.trained.items())
+        text += f"; trainable tasks by split: {splits}"
+    if tasks.leaks:
+        text += f"; {_count(tasks.leaks, 'held-out session')} look like trials of trained tasks"
+    if tasks.task_pattern:
+        text += (
+            f"; the ids show {_count(tasks.grouped_tasks, 'task')} "
+            f"(task_pattern = '{tasks.task_pattern}')"
+        )
+    return f"{text}."
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    """Return counts by name as a phrase. Rare names are added up."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in ordered[:_MAX_KINDS]]
+    if len(ordered) > _MAX_KINDS:
+        shown.append(f"others {sum(count for _, count in ordered[_MAX_KINDS:]):,}")
+    return ", ".join(shown)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _wrap(label: str, text: str) -> Sequence[str]:
+    """Return a text as lines with a label in front of the first line."""
+    return (
+        textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=label.ljust(_LABEL),
+            subsequent_indent=" " * _LABEL,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        if text
+        else []
+    )

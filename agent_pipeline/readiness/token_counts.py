@@ -1,0 +1,119 @@
+"""Token counts of a sample of sessions, and whether the sample fits into the training settings."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from agent_pipeline.datasets.rows import DatasetRow
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.models.base_model import resolve_tokenizer
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.readiness.examination import Examination, SampledSession
+from agent_pipeline.readiness.report import TokenCounts
+from agent_pipeline.sessions.session import Tool
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.length_check import check_fit, read_context_length
+
+FIT_SAMPLE_SIZE = 40
+"""Number of sampled sessions that are encoded as training rows, which is slower than counting."""
+CHARACTERS_PER_TOKEN = 4
+"""Estimated number of characters per token, if the tokenizer is not on this machine."""
+
+
+class BaseTokens(msgspec.Struct, frozen=True):
+    """The tokenizer of a base model, or the reason why it cannot be used.
+
+    Attributes:
+        base_model: The name of the base model.
+        folder: The folder of the tokenizer.
+        renderer: The renderer.
+        problem: The reason why there is no renderer.
+    """
+
+    base_model: str
+    folder: Path | None
+    renderer: ChatRenderer | None
+    problem: str = ""
+
+
+def load_tokens(base_model: str, cache: Path, trust_remote_code: bool) -> BaseTokens:
+    """Load the tokenizer of a base model without loading or downloading its weights."""
+    try:
+        folder = resolve_tokenizer(base_model, cache, trust_remote_code)
+        return BaseTokens(base_model, folder, load_renderer(folder, trust_remote_code))
+    except (ModelError, OSError) as error:
+        return BaseTokens(base_model, None, None, str(error))
+
+
+def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | None:
+    """Count the tokens of the sampled sessions, and of the longest session.
+
+    Returns:
+        The counts, or None if no session has an answer of the agent.
+    """
+    if not examination.sample or examination.longest is None:
+        return None
+    inferred = examination.schemas.tools()
+    lengths = sorted(_count(session, tokens, inferred) for session in examination.sample)
+    return TokenCounts(
+        base_model=tokens.base_model,
+        median=_pick(lengths, 0.5),
+        p90=_pick(lengths, 0.9),
+        longest=max(lengths[-1], _count(examination.longest, tokens, inferred)),
+        sampled=len(lengths),
+        context=read_context_length(tokens.folder) if tokens.folder else None,
+        is_estimate=tokens.renderer is None,
+        why_estimated=tokens.problem,
+    )
+
+
+def find_length_problem(
+    examination: Examination, tokens: BaseTokens, max_length: int, most_dropped: float
+) -> str:
+    """Return the error with which training would refuse the sampled sessions, or an empty text.
+
+    Args:
+        examination: The examined sessions.
+        tokens: The tokenizer of the base model.
+        max_length: The setting `sft_adapter.max_length`.
+        most_dropped: The setting `sft_adapter.most_dropped`.
+    """
+    if tokens.renderer is None or tokens.folder is None:
+        return ""
+    inferred = examination.schemas.tools()
+    rows = [
+        cast(
+            DatasetRow,
+            {
+                "row_id": session.session_id,
+                "session_id": session.session_id,
+                "messages": session.messages,
+                "tools": session.tools if session.has_own_tools else inferred,
+            },
+        )
+        for session in examination.sample[:FIT_SAMPLE_SIZE]
+    ]
+    counted = encode_rows(tokens.renderer, rows, max_length)
+    try:
+        check_fit(counted.counts, max_length, most_dropped, tokens.folder, counted.first_dropped)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _count(session: SampledSession, tokens: BaseTokens, inferred: Sequence[Tool]) -> int:
+    """Return the length of a session in tokens."""
+    tools = session.tools if session.has_own_tools else list(inferred)
+    if tokens.renderer is not None:
+        try:
+            return len(tokens.renderer.token_ids(tokens.renderer.render(session.messages, tools)))
+        except Exception:  # a template is a program; the session would be dropped
+            pass
+    return math.ceil(session.characters / CHARACTERS_PER_TOKEN)
+
+
+def _pick(ordered: Sequence[int], share: float) -> int:
+    return ordered[math.ceil(share * len(ordered)) - 1]

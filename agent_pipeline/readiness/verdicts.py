@@ -1,0 +1,116 @@
+"""What follows from the facts about an agent: blockers of training, and settings to paste."""
+
+from collections.abc import Mapping, Sequence
+
+from agent_pipeline.datasets.splits import EmptySplit
+from agent_pipeline.judging.verdict_policy import advise_on_judging
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.readiness.report import (
+    Blocker,
+    Contents,
+    DecisionOutlook,
+    Judges,
+    Tasks,
+)
+from agent_pipeline.tokenization.length_check import propose_length
+
+
+def find_blockers(
+    contents: Contents,
+    judges: Judges,
+    dropped: Mapping[str, int],
+    empty_splits: Sequence[EmptySplit],
+    key: PartitionKey,
+    trainable: int,
+) -> list[Blocker]:
+    """Return the reasons why an agent cannot be trained, except for leaks and lengths.
+
+    Args:
+        contents: What the sessions contain.
+        judges: Who judged the sessions.
+        dropped: Number of sessions that cannot be trained on, by reason.
+        empty_splits: Splits without a row.
+        key: The partition.
+        trainable: Number of sessions that can be trained on.
+    """
+    if not contents.sessions:
+        return [Blocker("no_sessions", f"{key} has no sessions: check the setting `store`.")]
+    if not contents.turns:
+        return [
+            Blocker(
+                "no_agent",
+                f"No agent answers in the sessions of {key}: check that the export has the "
+                "agent's messages.",
+            )
+        ]
+    if not trainable:
+        return [_explain_no_rows(contents, judges, dropped, key)]
+    return [
+        Blocker(
+            "split",
+            f"{empty_split.describe()} Let more tasks come in, or raise `split.{empty_split.split}`"
+            if empty_split.split != "train"
+            else f"{empty_split.describe()} Let more tasks come in.",
+        )
+        for empty_split in empty_splits
+    ]
+
+
+def _explain_no_rows(
+    contents: Contents, judges: Judges, dropped: Mapping[str, int], key: PartitionKey
+) -> Blocker:
+    """Return why no session can be trained on: nobody judged, all are bad, or another reason."""
+    if not judges.acceptable and not judges.unacceptable:
+        sentence = f"Nobody judged the {contents.sessions} sessions: {advise_on_judging(key)}."
+        return Blocker("unjudged", sentence)
+    if not judges.acceptable:
+        return Blocker(
+            "all_bad",
+            f"All {judges.unacceptable} judged sessions are unacceptable: a model needs good "
+            "sessions to imitate.",
+        )
+    reason = next((name for name in dropped if name not in ("unjudged", "unacceptable")), "")
+    return Blocker(
+        "all_dropped",
+        f"None of the {judges.acceptable} acceptable sessions can be trained on (most frequent "
+        f"reason: {reason}): see the reasons in docs/explanation/judging.md.",
+    )
+
+
+def propose_settings(
+    key: PartitionKey,
+    tasks: Tasks,
+    judges: Judges,
+    outlook: DecisionOutlook,
+    max_length: int,
+    contents: Contents,
+) -> list[str]:
+    """Return lines for `pipeline.toml` that would improve what the report says.
+
+    Args:
+        key: The partition.
+        tasks: The tasks and their split.
+        judges: Who judged the sessions.
+        outlook: When a decision is possible.
+        max_length: The setting `sft_adapter.max_length`.
+        contents: What the sessions contain.
+    """
+    lines: list[str] = []
+    if tasks.task_pattern:
+        lines += [f'[agents."{key}"]', f"task_pattern = '{tasks.task_pattern}'"]
+    if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
+        rules = ", ".join(f'{name} = "higher"' for name in judges.undeclared_metrics)
+        lines += [
+            f'[agents."{key}".assets.judged_sessions]',
+            f"metrics = {{ {rules} }}  # or lower, or a comparison such as '>= 0.8'",
+        ]
+    tokens = contents.tokens
+    longest_context = (tokens and tokens.context) or 0
+    if tokens and tokens.p90 > max_length and propose_length(tokens.p90) <= longest_context:
+        lines += [
+            f'[agents."{key}".assets.sft_adapter]',
+            f"max_length = {propose_length(tokens.p90)}",
+        ]
+    if outlook.share is not None and not outlook.is_possible:
+        lines += ["[split]", f"select = {outlook.share:g}  # before the first night only"]
+    return lines

@@ -1,0 +1,231 @@
+"""The report agrees with the pipeline, and says why an agent cannot be trained yet."""
+
+import csv
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.sft_tables import read_sft_columns
+from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.readiness.screen import WIDTH, describe_readiness
+from agent_pipeline.readiness.scripts_of_writing import find_script
+from agent_pipeline.selection.leaks import find_leaks
+from agent_pipeline_tests.readiness.examined import (
+    build_by_assets,
+    chat,
+    examine_one,
+    examine_store,
+    make_doctor,
+    write_chats,
+)
+
+STORES = ["sample", "tau-bench/gpt-4o-airline_tasks00-24.json", "agents", "duplicates"]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, sample_store: Path) -> Path:
+    match request.param:
+        case "sample":
+            return sample_store
+        case "agents":
+            return write_chats(tmp_path / "agents.jsonl", near_equal_requests())
+        case "duplicates":
+            return write_chats(tmp_path / "chats.jsonl", private_duplicates())
+    traces: Path = request.getfixturevalue("real_traces")
+    return traces / request.param
+
+
+def near_equal_requests() -> list[dict[str, object]]:
+    """Requests of 30 words that differ in one word, so that they are trials of one task."""
+    words = [f"word{number}" for number in range(60)]
+    return [
+        chat(
+            f"s-{number:03}",
+            " ".join([*words, f"end{number}"]) if number % 2 else f"find the thing {number}",
+            judgment="acceptable" if number % 3 else "unacceptable",
+            parent_session_id=f"s-{number - 1:03}" if number % 10 == 9 else None,
+        )
+        for number in range(120)
+    ]
+
+
+def private_duplicates() -> list[dict[str, object]]:
+    """Sessions that are equal once private data is replaced."""
+    return [
+        chat(
+            f"s-{number}",
+            "my mail is ana@example.org",
+            f"thing {number % 4}",
+            judgment="acceptable",
+        )
+        for number in range(24)
+    ]
+
+
+def test_report_agrees_with_the_tables(store: Path, tmp_path: Path) -> None:
+    """Trainable sessions, drop reasons, splits and leaks are those that the assets make."""
+    settings = load_settings(store=str(store), lake=str(tmp_path / "lake"))
+    keys = settings.open_store().partitions()
+    assert keys
+    examiner = make_doctor(load_settings(store=str(store), lake=str(tmp_path / "empty")))
+    for key in keys[:1]:
+        agent = examiner.examine_agent(
+            examiner.settings.open_store(), examiner.settings.open_lake(), key
+        )
+        built, reasons = build_by_assets(settings, key)
+        lake = settings.open_lake()
+        rows = read_sft_columns(lake, key, ["split", "task_key"])
+        assert agent.trainable == len(rows) == built.counts["rows"]
+        splits = Counter(rows["split"].to_pylist())
+        assert agent.tasks.rows == {name: splits[name] for name in SPLITS}
+        assert sum(agent.tasks.trained.values()) == len(set(rows["task_key"].to_pylist()))
+        assert agent.tasks.leaks == len(find_leaks(lake, key).leaks)
+        dropped: Counter[str] = Counter()
+        for name, count in agent.dropped.items():
+            dropped[name.partition(":")[0]] += count
+        del dropped["no_turn_to_train"]
+        assert dropped == Counter(reason for reason in reasons if reason != "kept")
+        assert agent.contents.sessions == len(reasons)
+
+
+def test_report_uses_the_ledger_of_the_lake(tmp_path: Path) -> None:
+    """A task that was trained stays in its split, even if the sizes change."""
+    chats = [chat(f"s-{n}", f"find thing {n}", judgment="acceptable") for n in range(40)]
+    store = write_chats(tmp_path / "chats.jsonl", chats)
+    settings = load_settings(store=str(store), lake=str(tmp_path / "lake"))
+    (key,) = settings.open_store().partitions()
+    build_by_assets(settings, key)
+    split = {"test": 0.3, "select": 0.6}
+    recorded = examine_one(store, lake=str(tmp_path / "lake"), split=split)
+    assert recorded.tasks.rows == examine_one(store, lake=str(tmp_path / "empty")).tasks.rows
+    assert examine_one(store, lake=str(tmp_path / "empty"), split=split).tasks.rows["train"] < 20
+
+
+def test_unjudged_sessions(tmp_path: Path) -> None:
+    store = write_chats(tmp_path / "c.jsonl", [chat(f"s-{n}", f"find {n}") for n in range(9)])
+    agent = examine_one(store)
+    assert [blocker.kind for blocker in agent.blockers] == ["unjudged"]
+    assert agent.judges.verdicts == {"nobody": 9} and not agent.is_ready
+    assert agent.tasks.tasks == 9 and agent.trainable == 0
+
+
+def test_labels_and_agreement_with_a_score(tmp_path: Path) -> None:
+    """The agreement of a score with people is shown from thirty labelled sessions on."""
+    chats = [chat(f"s-{n}", f"find {n}", score=float(n % 2)) for n in range(40)]
+    store = write_chats(tmp_path / "c.jsonl", chats)
+    for labelled, shown in ((29, 0), (40, 1)):
+        with (tmp_path / "labels.csv").open("w", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["session_id", "judgment", "reason"])
+            for number in range(labelled):
+                good = number % 2 or number < 8
+                writer.writerow([f"s-{number}", "acceptable" if good else "unacceptable", ""])
+        judges = examine_one(store, labels=str(tmp_path / "labels.csv")).judges
+        assert judges.labelled == labelled and len(judges.agreement) == shown
+    (row,) = judges.agreement
+    assert (row.judge, row.sessions, row.share) == ("score", 40, 0.9)
+    assert 0.7 < row.low < 0.9 < row.high < 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"judgment": "unacceptable"}, "all_bad"),
+        ({"judgment": "acceptable", "archived": True}, "all_dropped"),
+    ],
+)
+def test_no_trainable_session(tmp_path: Path, fields: dict[str, object], kind: str) -> None:
+    chats = [chat(f"s-{n}", f"find {n}", **fields) for n in range(9)]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    assert [blocker.kind for blocker in agent.blockers] == [kind]
+
+
+def test_too_few_tasks(tmp_path: Path) -> None:
+    chats = [chat(f"s-{n}", f"find {n}", judgment="acceptable") for n in range(3)]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    assert {blocker.kind for blocker in agent.blockers} == {"split"}
+
+
+def test_long_rows_are_a_blocker_with_the_remedy(tmp_path: Path) -> None:
+    chats = [
+        chat(f"s-{n}", f"find {n} " + "and a thing " * 1000, judgment="acceptable")
+        for n in range(40)
+    ]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    assert "length" in {blocker.kind for blocker in agent.blockers}
+    assert any(line.startswith("max_length = ") for line in agent.settings)
+
+
+def test_outlook_in_weeks_and_with_a_larger_share(tmp_path: Path) -> None:
+    """The rate is that of the last month of the store, not of the calendar."""
+    start = datetime(2024, 5, 1, tzinfo=UTC)
+    chats = [
+        chat(
+            f"s-{n}",
+            f"find thing number {n}",
+            judgment="acceptable",
+            created_at=(start + timedelta(hours=n)).isoformat(),
+        )
+        for n in range(600)
+    ]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    outlook = agent.outlook
+    assert agent.is_ready and not outlook.is_possible
+    assert outlook.tasks_per_day == pytest.approx(24, rel=0.05)
+    missing = outlook.needed - outlook.held_out
+    assert outlook.weeks == pytest.approx(missing / (outlook.tasks_per_day * 0.1) / 7)
+    assert outlook.share is not None
+    wider = examine_one(tmp_path / "c.jsonl", split={"select": outlook.share})
+    assert wider.outlook.is_possible
+    assert agent.worth.sessions_per_day == pytest.approx(24, rel=0.05)
+
+
+def test_leaks_block_training_until_a_pattern_names_the_tasks(tmp_path: Path) -> None:
+    chats = [
+        chat(
+            f"task{task}-trial{trial}",
+            f"find thing {task} which was {['red', 'green', 'blue'][trial]} once upon a time",
+            judgment="acceptable",
+        )
+        for task in range(30)
+        for trial in range(3)
+    ]
+    store = write_chats(tmp_path / "c.jsonl", chats)
+    agent = examine_one(store)
+    assert "leaks" in {blocker.kind for blocker in agent.blockers} and agent.tasks.leaks
+    assert (
+        agent.tasks.task_pattern
+        and f"task_pattern = '{agent.tasks.task_pattern}'" in agent.settings
+    )
+    named = examine_one(store, task_pattern=agent.tasks.task_pattern)
+    assert named.is_ready and named.tasks.tasks == 30 and named.tasks.median_trials == 3
+
+
+def test_screen_fits_into_80_columns(tmp_path: Path) -> None:
+    store = write_chats(tmp_path / "agents.jsonl", near_equal_requests())
+    report = examine_store(store, lake=str(tmp_path / "lake"))
+    lines = list(describe_readiness(report))
+    assert all(len(line) <= WIDTH for line in lines if "/" not in line.strip().split(" ")[-1])
+    assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("Hello", "Latin"),
+        ("Grüße", "Latin"),
+        ("Привет, how are you", "Latin"),
+        ("Отмени заказ 12", "Cyrillic"),
+        ("取消订单", "Chinese"),
+        ("注文をキャンセル", "Japanese"),
+        ("주문 취소", "Korean"),
+        ("42 !", ""),
+        ("", ""),
+    ],
+)
+def test_scripts(text: str, script: str) -> None:
+    assert find_script(text) == script
