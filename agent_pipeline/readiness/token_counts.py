@@ -1,7 +1,7 @@
 """Token counts of a sample of sessions, and whether the sample fits into the training settings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,8 +17,11 @@ from agent_pipeline.sessions.session import Tool
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_fit, read_context_length
 
-FIT_SAMPLE_SIZE = 40
-"""Number of sampled sessions that are encoded as training rows, which is slower than counting."""
+FIT_CHARACTERS = 300_000
+"""Number of characters of the sampled sessions that are encoded as training rows.
+
+Encoding is slower than counting, above all if rows are shortened. At least one session is encoded.
+"""
 CHARACTERS_PER_TOKEN = 4
 """Estimated number of characters per token, if the tokenizer is not on this machine."""
 
@@ -94,7 +97,7 @@ def find_length_problem(
                 "tools": session.tools if session.has_own_tools else inferred,
             },
         )
-        for session in examination.sample[:FIT_SAMPLE_SIZE]
+        for session in _limit_characters(examination.sample)
     ]
     counted = encode_rows(tokens.renderer, rows, max_length)
     try:
@@ -102,6 +105,16 @@ def find_length_problem(
     except DataError as error:
         return str(error)
     return ""
+
+
+def _limit_characters(sample: Sequence[SampledSession]) -> Iterator[SampledSession]:
+    """Yield the first sampled sessions, up to a total number of characters."""
+    characters = 0
+    for session in sample:
+        yield session
+        characters += session.characters
+        if characters >= FIT_CHARACTERS:
+            return
 
 
 def _count(session: SampledSession, tokens: BaseTokens, inferred: Sequence[Tool]) -> int:

@@ -1,0 +1,94 @@
+"""The command doctor: exit codes, JSON, and a path instead of settings."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent_pipeline.cli.app import app
+from agent_pipeline.readiness import doctor as doctor_room
+from agent_pipeline.readiness.report import Readiness
+from agent_pipeline.readiness.token_counts import BaseTokens
+from agent_pipeline_tests.readiness.examined import chat, write_chats
+
+
+@pytest.fixture(autouse=True)
+def without_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are estimated, because loading a tokenizer takes seconds."""
+    monkeypatch.setattr(
+        doctor_room, "load_tokens", lambda name, *rest: BaseTokens(name, None, None, "a test")
+    )
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *arguments], catch_exceptions=False)
+
+
+def store(tmp_path: Path, count: int = 40, **fields: object) -> Path:
+    chats = [chat(f"s-{n}", f"find thing {n}", **fields) for n in range(count)]
+    return write_chats(tmp_path / "chats.jsonl", chats)
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    """0 if an agent can be trained, 1 if not yet, 2 if the store cannot be read."""
+    trainable = run(str(store(tmp_path, judgment="acceptable")))
+    assert trainable.exit_code == 0 and "materialize p/a" in trainable.stderr
+    not_yet = run(str(store(tmp_path)))
+    assert not_yet.exit_code == 1 and "label export p/a" in not_yet.stderr
+    missing = run(str(tmp_path / "missing"))
+    assert missing.exit_code == 2 and "missing" in missing.stderr and not missing.stdout
+
+
+def test_wrong_setting_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text('stroe = "x"\n', encoding="utf-8")
+    assert run().exit_code == 2
+
+
+def test_settings_name_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = store(tmp_path, judgment="acceptable").name
+    (tmp_path / "pipeline.toml").write_text(f'store = "{name}"\n', encoding="utf-8")
+    assert run().exit_code == 0
+    assert not (tmp_path / "lake").exists()
+
+
+def test_json_has_the_facts(tmp_path: Path) -> None:
+    done = run(str(store(tmp_path, judgment="acceptable")), "--json")
+    report = msgspec.json.decode(done.stdout, type=Readiness)
+    (agent,) = report.agents
+    assert report.is_ready and agent.trainable == 40 and agent.contents.calls == 40
+
+
+def test_folder_of_several_stores(tmp_path: Path) -> None:
+    """Each store of a folder is read, and files that no reader knows are named."""
+    store(tmp_path, judgment="acceptable")
+    other = chat("t-1", "find a thing") | {"agent": "b"}
+    (tmp_path / "more").mkdir()
+    write_chats(tmp_path / "more" / "other.jsonl", [other])
+    (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
+    report = msgspec.json.decode(run(str(tmp_path), "--json").stdout, type=Readiness)
+    assert [agent.partition for agent in report.agents] == ["p/a", "p/b"]
+    assert [Path(file).name for file in report.unknown] == ["notes.txt"]
+
+
+def test_prices(tmp_path: Path) -> None:
+    """Two sessions per day of 1,000 tokens in and 100 out."""
+    chats = [
+        chat(
+            f"s-{n}",
+            f"find {n}",
+            judgment="acceptable",
+            created_at=f"2026-01-{1 + n // 2:02}T{12 * (n % 2):02}:00:00+00:00",
+            usage={"input_tokens": 1000, "output_tokens": 100},
+        )
+        for n in range(60)
+    ]
+    path = str(write_chats(tmp_path / "chats.jsonl", chats))
+    options = ["--input-price", "10", "--output-price", "20"]
+    done = run(path, "--json", *options, "--serving-price", "5")
+    (agent,) = msgspec.json.decode(done.stdout, type=Readiness).agents
+    assert agent.worth.usd_per_month == pytest.approx(2 * 30 * 0.012, rel=0.05)
+    assert "not worth it" in run(path, *options, "--serving-price", "5").stdout
+    assert "not worth it" not in run(path, *options, "--serving-price", "0.1").stdout
