@@ -6,14 +6,14 @@ row are trained belongs in `loss_masks`, and which exchanges are removed in `tru
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
 from agent_pipeline.tokenization.length_check import summarize_lengths
 from agent_pipeline.tokenization.loss_masks import Encoded, check_mask, encode_conversation
 from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
@@ -58,6 +58,7 @@ class EncodedRow:
             were cut away.
         unsourced_answers: The number of other turns that are not trained for the same reason.
         whole_tokens: The length of the row in tokens before it was shortened.
+        tools: The tools that the tokens show.
     """
 
     row_id: str
@@ -67,6 +68,7 @@ class EncodedRow:
     unsourced_calls: int
     unsourced_answers: int = 0
     whole_tokens: int = 0
+    tools: list[Tool] = field(default_factory=list)
 
 
 class Counted(NamedTuple, Generic[Item]):
@@ -272,4 +274,5 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
         unsourced_calls=untrained_calls,
         unsourced_answers=len(untrained) - untrained_calls,
         whole_tokens=whole_tokens,
+        tools=tools or [],
     )

@@ -243,6 +243,40 @@ class AdapterTraining(Training):
         ),
     )
 
+    permute_tools: bool = Field(
+        default=True,
+        description=(
+            "Whether the tools stand in another order in each optimizer step. Has no effect if the "
+            "chat template sorts the tools."
+        ),
+    )
+    masked_names: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the optimizer steps whose rows have other names of tools and parameters "
+            "(Hammer, Lin et al. 2024). The model then learns to read the schemas."
+        ),
+    )
+    extra_tools: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the optimizer steps whose rows have up to three more tools that the agent "
+            "did not need."
+        ),
+    )
+    joined_sessions: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description=(
+            "Largest share of the rows that are joined into conversations of two or three "
+            "requests. Only sessions that cannot contradict each other are joined."
+        ),
+    )
     most_dropped: float = Field(
         default=0.1,
         ge=0,

@@ -84,6 +84,47 @@ class DecisionLooks(msgspec.Struct, frozen=True):
     looks: list[Look] = []
 
 
+class VariationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of varied rows. A row is counted once per epoch.
+
+    Attributes:
+        rows: All rows of all epochs; 0 if no option varies the rows of an epoch.
+        epochs: The number of epochs with rows of their own.
+        permuted: The rows whose tools stand in another order.
+        masked: The rows with other names of tools or parameters.
+        extended: The rows with added tools.
+        names_in_text: The names that stay because a text of the row mentions them.
+        unchanged: The rows that stay because the varied row does not fit into `max_length`.
+        joined_rows: The rows per epoch that hold several sessions.
+        joined_sessions: The sessions in these rows.
+    """
+
+    rows: int = 0
+    epochs: int = 0
+    permuted: int = 0
+    masked: int = 0
+    extended: int = 0
+    names_in_text: int = 0
+    unchanged: int = 0
+    joined_rows: int = 0
+    joined_sessions: int = 0
+
+    def describe(self) -> str:
+        """Return what was varied as a phrase, such as `masked names in 40 of 100 rows`."""
+        parts = [
+            f"{what} in {count} of {self.rows} rows"
+            for what, count in (
+                ("another order of the tools", self.permuted),
+                ("masked names", self.masked),
+                ("extra tools", self.extended),
+            )
+            if count
+        ]
+        if self.joined_rows:
+            parts.append(f"{self.joined_sessions} sessions joined into {self.joined_rows} rows")
+        return "; ".join(parts) or "none"
+
+
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a training run: the model, the data, the method, and the results.
 
@@ -104,6 +145,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
         kernels: The package whose layers the model had on a GPU.
         replay: The counts of replayed rows.
         rehearsed: The number of the base model's own answers.
+        variation: The counts of varied rows; only of supervised fine-tuning with varied rows.
         weights_of_step: The optimizer step whose weights were kept.
         decisions: How the kinds of decision changed.
         stopped_by: The kinds of decision that fell and stopped the training.
@@ -135,6 +177,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str | UnsetType = UNSET
     replay: dict[str, Any] | UnsetType = UNSET
     rehearsed: int | UnsetType = UNSET
+    variation: VariationReport | UnsetType = UNSET
     weights_of_step: int | UnsetType = UNSET
     decisions: DecisionLooks | UnsetType = UNSET
     stopped_by: list[str] | UnsetType = UNSET

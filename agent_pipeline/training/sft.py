@@ -49,6 +49,7 @@ from agent_pipeline.training.trainers.common import (
     prepare_work_dir,
 )
 from agent_pipeline.training.trainers.sft import SftJob
+from agent_pipeline.training.varied_epochs import describe_variation, join_rows, vary_epochs
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -72,7 +73,7 @@ def train_adapter(
     If the run was killed before, it resumes from its last checkpoint in `out_dir`. A row that is
     too long, or that the chat template cannot render, is left out and counted by its reason in the
     report's `rows`. Replayed rows are mixed in evenly, up to the ratio; if new rows were left out,
-    some replayed rows are left out too, and counted.
+    some replayed rows are left out too, and counted. The options may vary the rows of each epoch.
 
     Args:
         sft_input: The rows, the base model and the options.
@@ -94,11 +95,17 @@ def train_adapter(
     check_processes(config.processes)
     check_train_split([*sft_input.rows, *sft_input.replayed])
     renderer = sft_input.renderer
-    new = _encode_new_rows(sft_input, progress)
+    joined = join_rows(renderer, sft_input.rows, config)
+    new = _encode_new_rows(sft_input, [joined_row.row for joined_row in joined], progress)
     replayed = _encode_replayed_rows(sft_input, len(new.rows), progress)
     encoded = new.rows + replayed.rows
     # The turns of a row follow each other.
-    row_ids = [row_id for row_id, _ in groupby(row.row_id for row in encoded)]
+    members = {joined_row.row["row_id"]: joined_row.row_ids for joined_row in joined}
+    row_ids = [
+        member
+        for row_id, _ in groupby(row.row_id for row in encoded)
+        for member in members.get(row_id, (row_id,))
+    ]
     work_dir = out_dir / CHECKPOINT_FOLDER
     checkpoint = prepare_work_dir(work_dir, sft_input.identity)
 
@@ -118,7 +125,9 @@ def train_adapter(
         progress,
     )
     encoded = encoded + rehearsed
-    tokens = [row.encoded for row in encoded]
+    mixed_in = len(replayed.rows) + len(rehearsed)
+    varied = vary_epochs(renderer, encoded, mixed_in, config, progress)
+    tokens = varied.epochs[0]
     heldout_rows = encode_rows(renderer, list(heldout), config.max_length)
 
     def compute_heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
@@ -127,7 +136,8 @@ def train_adapter(
 
     heldout_before = None if config.use_lora else compute_heldout_loss(model)
     kernels = apply_liger(model)
-    job = SftJob(tokens, config, device, work_dir, len(replayed.rows) + len(rehearsed))
+    later_epochs = varied.epochs[1:] if varied.is_varied else None
+    job = SftJob(tokens, config, device, work_dir, mixed_in, later_epochs)
     if config.processes == 1:
         trained = train_in_one_process(job, model, renderer.tokenizer, checkpoint, progress)
     else:
@@ -140,8 +150,9 @@ def train_adapter(
         kernels=kernels or UNSET,
         replay=replayed.counts if sft_input.replayed else UNSET,
         rehearsed=len(rehearsed) if sft_input.rehearsal else UNSET,
+        variation=describe_variation(varied, joined),
         row_ids=row_ids,
-        **count_tokens(tokens),
+        **count_tokens(tokens, job.all_rows),
     )
     if heldout:
         final_model = trained.model.eval()
@@ -168,8 +179,8 @@ class _EncodedRows:
     counts: dict[str, Any]
 
 
-def _encode_new_rows(sft_input: SftInput, progress: Progress) -> _EncodedRows:
-    rows, base, config = list(sft_input.rows), sft_input.base, sft_input.config
+def _encode_new_rows(sft_input: SftInput, rows: list[Row], progress: Progress) -> _EncodedRows:
+    base, config = sft_input.base, sft_input.config
     encoded, counts, first_dropped = encode_rows(
         sft_input.renderer, rows, config.max_length, progress
     )
@@ -322,11 +333,15 @@ def save_trained(
     renderer.tokenizer.save_pretrained(str(out_dir))
 
 
-def count_tokens(rows: Sequence[Encoded]) -> dict[str, int]:
-    """Count the tokens of an epoch: all tokens, trained tokens, and tokens of the longest row."""
-    lengths = [len(row.input_ids) for row in rows]
+def count_tokens(rows: Sequence[Encoded], all_rows: Sequence[Encoded] = ()) -> dict[str, int]:
+    """Count the tokens of an epoch: all tokens, trained tokens, and tokens of the longest row.
+
+    Args:
+        rows: The rows of the epoch.
+        all_rows: The rows of all epochs, one of which is the longest row.
+    """
     return {
-        "tokens": sum(lengths),
+        "tokens": sum(len(row.input_ids) for row in rows),
         "trained_tokens": sum(sum(row.trained) for row in rows),
-        "longest_row_tokens": max(lengths),
+        "longest_row_tokens": max(len(row.input_ids) for row in all_rows or rows),
     }

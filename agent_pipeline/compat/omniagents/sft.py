@@ -27,7 +27,7 @@ from agent_pipeline.tokenization.encoding import DropReason, encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.sft import save_trained
-from agent_pipeline.training.trainers.common import make_shared_arguments
+from agent_pipeline.training.trainers.common import limit_warmup, make_shared_arguments
 from agent_pipeline.training.trainers.sft import build_trl_trainer
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ class SFTTrainer:
         # All rows fit. TRL's own truncation would cut answers in the middle.
         arguments = self.config.to_trl_config(max_length=limit if self.config.packing else None)
         trainer = build_trl_trainer(self.model, self.tokenizer, tokens, arguments, self._progress)
+        limit_warmup(trainer)
         metrics = trainer.train().metrics
         out_dir = Path(self.config.output_dir).expanduser()
         save_trained(trainer.model, self._renderer, self._base, out_dir)

@@ -221,6 +221,7 @@ def _materialization(
         "rows_with_surrogates": first.result["rows_with_surrogates"],
         "replayed": first.result["replayed"],
         "template": first.trained.template_reason,
+        "variation": first.trained.variation.describe() if first.trained.variation else "none",
         "reused": all(step.result["reused"] for step in steps),
         "loss": curve(
             [(entry["step"], entry["loss"]) for entry in last.trained.log_history],

@@ -59,11 +59,13 @@ class SftJob:
     """The data and the options of an SFT trainer, without the model in memory.
 
     Attributes:
-        rows: The tokens of the rows.
+        rows: The tokens of the rows, as the first epoch trains them.
         config: The options.
         device: Where the model trains.
         work_dir: Where checkpoints are written.
         mixed_in: How many rows at the end of `rows` are spread evenly over each epoch.
+        later_epochs: The same rows as each later epoch trains them. None if the rows are not
+            varied; an empty list if they are varied, and there is one epoch.
     """
 
     rows: list[Encoded]
@@ -71,6 +73,12 @@ class SftJob:
     device: Device
     work_dir: Path
     mixed_in: int = 0
+    later_epochs: list[list[Encoded]] | None = None
+
+    @property
+    def all_rows(self) -> list[Encoded]:
+        """The rows of all epochs, in order."""
+        return [*self.rows, *(row for rows in self.later_epochs or [] for row in rows)]
 
 
 def build_trainer(
@@ -95,7 +103,7 @@ def build_trainer(
     """
     from trl import SFTConfig
 
-    config, rows = job.config, job.rows
+    config, rows = job.config, job.all_rows
     as_trees = trains_as_trees(model, rows, config.processes)
     if config.processes > 1 and not as_trees:
         raise SettingsError(
@@ -114,7 +122,7 @@ def build_trainer(
         max_nodes = limit_nodes(config, pass_tokens)
     arguments = SFTConfig(
         **make_shared_arguments(
-            config, job.device, job.work_dir, len(rows), pass_tokens, stored_tokens
+            config, job.device, job.work_dir, len(job.rows), pass_tokens, stored_tokens
         ),
         train_sampling_strategy="sequential" if config.in_order else "random",
         save_steps=config.save_steps,
@@ -130,11 +138,17 @@ def build_trainer(
     )
     if config.use_lora_plus:
         use_lora_plus(trainer, config.loraplus_lr_ratio)
-    if job.mixed_in:
-        new = len(rows) - job.mixed_in
-        set_sampler(
-            trainer, MixedOrder(new, job.mixed_in, config.seed, shuffled=not config.in_order)
+    if job.mixed_in or job.later_epochs is not None:
+        new = len(job.rows) - job.mixed_in
+        order = MixedOrder(
+            new,
+            job.mixed_in,
+            config.seed,
+            shuffled=not config.in_order,
+            epochs=1 + len(job.later_epochs or []),
         )
+        set_sampler(trainer, order)
+    limit_warmup(trainer)
     return trainer
 
 
@@ -152,17 +166,22 @@ class MixedOrder:
     """A sampler that distributes replayed rows evenly over each epoch.
 
     New rows come first in the data set, replayed rows behind them. Each kind is shuffled by the
-    seed and the epoch. Which places the replayed rows get is not left to chance.
+    seed and the epoch. Which places the replayed rows get is not left to chance. The rows of later
+    epochs may be varied. They follow in the data set, epoch by epoch.
 
     Args:
         new: The number of new rows.
         replayed: The number of replayed rows.
         seed: The seed of the shuffles.
         shuffled: Whether the rows are shuffled.
+        epochs: The number of epochs with rows of their own in the data set.
     """
 
-    def __init__(self, new: int, replayed: int, seed: int, shuffled: bool = True) -> None:
+    def __init__(
+        self, new: int, replayed: int, seed: int, shuffled: bool = True, epochs: int = 1
+    ) -> None:
         self._new, self._replayed, self._seed, self._shuffled = new, replayed, seed, shuffled
+        self._epochs = epochs
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -180,8 +199,9 @@ class MixedOrder:
             rng.shuffle(new_indices)
             rng.shuffle(replayed_indices)
         new, replayed = iter(new_indices), iter(replayed_indices)
+        first_row = len(self) * min(self._epoch, self._epochs - 1)
         for is_replayed in spread_replayed(self._new, self._replayed):
-            yield next(replayed if is_replayed else new)
+            yield first_row + next(replayed if is_replayed else new)
 
 
 def build_trl_trainer(
@@ -194,6 +214,8 @@ def build_trl_trainer(
     max_nodes: int | None = None,
 ) -> "SFTTrainer":
     """Return TRL's trainer for rows that already are tokens with labels.
+
+    The caller limits the warm-up (`limit_warmup`) after it has set the order of the rows.
 
     Args:
         model: The model.
@@ -225,7 +247,6 @@ def build_trl_trainer(
         callbacks=[make_progress_callback(progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    limit_warmup(trainer)
     if max_nodes:
         speed_up_linear_modules(trainer.model)
         check_tree_labels(trainer, rows)
