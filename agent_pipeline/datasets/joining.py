@@ -31,6 +31,13 @@ MOST_SESSIONS = 3
 _PARTNERS_TRIED = 32
 """Number of sessions that are tried as the next session of a row."""
 
+_ONE_USER_RULE = re.compile(
+    r"\b(?:one|single|same|another|other|different)"
+    r" (?:users?|customers?|clients?|persons?|people|callers?|guests?|patients?|members?)\b",
+    re.IGNORECASE,
+)
+"""Words of a system prompt that may forbid to help two users in one conversation."""
+
 _TOKEN = re.compile(r"[\w@][\w@.:/#-]*")
 _TIME = re.compile(r"\d{1,2}:\d{2}")
 _SMALL_NUMBER = re.compile(r"\d{1,3}(?:\.\d{1,2})?")
@@ -142,10 +149,14 @@ class _Session:
 
     @cached_property
     def can_be_followed(self) -> bool:
-        """Whether the session ends with an answer that asks nothing, and that is trained."""
+        """Whether the session ends with a trained answer that asks nothing.
+
+        If the system prompt may forbid to help two users in one conversation, nothing may follow.
+        """
         messages = self.row["messages"]
         return (
             bool(messages)
+            and not _ONE_USER_RULE.search(self.frame)
             and messages[-1]["role"] == "assistant"
             and is_trained(messages[-1])
             and classify_turn(messages[-1]) in ("answer", "cannot")

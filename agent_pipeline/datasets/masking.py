@@ -44,6 +44,9 @@ The others stay, so that the model does not learn that all names of a request ar
 RANDOM_SHARE = 0.5
 """Share of the replaced names that are random, where a description tells what is named."""
 
+_CANDIDATES_TRIED = 8
+"""Number of new names that are tried for a name."""
+
 _PLAIN_SCHEMA_KEYS = {
     *("type", "properties", "required", "additionalProperties"),
     *("title", "description", "$schema", "strict"),
@@ -158,12 +161,12 @@ class _NameChooser:
             return
         is_in_prose = texts.contain_word(name)
         if self.is_described and not is_in_prose and rng.random() < RANDOM_SHARE:
-            candidates = [make_random_name(rng) for _ in range(8)]
+            candidates = [make_random_name(rng) for _ in range(_CANDIDATES_TRIED)]
         else:
-            candidates = list_readable_names(name, self.kind, is_in_prose or self.is_similar)
-            rng.shuffle(candidates)
+            names = list_readable_names(name, self.kind, is_in_prose or self.is_similar)
+            candidates = rng.sample(names, min(len(names), _CANDIDATES_TRIED))
         for candidate in candidates:
-            if candidate not in taken and not texts.name(candidate):
+            if candidate not in taken and candidate not in texts.messages:
                 renamed[name] = candidate
                 taken.add(candidate)
                 return

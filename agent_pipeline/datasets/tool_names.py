@@ -7,6 +7,7 @@ choose the tool although no description explains it. Which names of a row are re
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
 from typing import Literal
@@ -83,7 +84,8 @@ def is_plain_word(name: str) -> bool:
     return name.isascii() and name.isalpha() and name[1:].islower()
 
 
-def list_readable_names(name: str, kind: NameKind, keeps_words: bool = False) -> list[str]:
+@lru_cache(maxsize=4096)  # rows of an agent have the same names
+def list_readable_names(name: str, kind: NameKind, keeps_words: bool = False) -> tuple[str, ...]:
     """Return names that mean the same as a name, without the name itself.
 
     Args:
@@ -93,7 +95,7 @@ def list_readable_names(name: str, kind: NameKind, keeps_words: bool = False) ->
     """
     words = split_name(name)
     if not words or not name.isascii():
-        return []
+        return ()
     phrasings = [words] if keeps_words else list(_list_phrasings(words, kind))
     prefixes, suffixes = _AFFIXES[kind]
     names: dict[str, None] = {}
@@ -104,11 +106,11 @@ def list_readable_names(name: str, kind: NameKind, keeps_words: bool = False) ->
                     continue
                 parts = [part for part in (prefix, *phrasing, suffix) if part]
                 names.update(dict.fromkeys(_write_in_styles(parts, kind)))
-    return [
+    return tuple(
         new_name
         for new_name in names
         if new_name != name and new_name[0].isalpha() and len(new_name) <= LONGEST_NAME
-    ]
+    )
 
 
 def _list_phrasings(words: Sequence[str], kind: NameKind) -> Iterator[list[str]]:
@@ -147,6 +149,7 @@ def have_same_meaning(name: str, other_name: str) -> bool:
     return _find_meaning(name) == _find_meaning(other_name)
 
 
+@lru_cache(maxsize=4096)
 def _find_meaning(name: str) -> tuple[str, ...]:
     words = split_name(name)
     for group in _VERBS:

@@ -92,6 +92,12 @@ def test_a_session_whose_end_is_not_trained_is_not_followed():
     assert not joined_ids(pair)
 
 
+def test_an_agent_that_may_help_one_user_per_conversation_gets_no_second_user():
+    """The policy of tau-bench's retail agent; the second request comes from somebody else."""
+    system = "You can only help one user per conversation, and must deny requests of other users."
+    assert not joined_ids([session(1, "K101", system=system), session(2, "K202", system=system)])
+
+
 def test_a_row_that_does_not_fit_is_not_made():
     assert not joined_ids([session(1, "K101"), session(2, "K202")], fits=lambda row: False)
 
