@@ -41,7 +41,7 @@ from agent_pipeline.ingestion.table_pass import (
 from agent_pipeline.ingestion.volume import check_volume
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Tool, encode_json, hash_content
+from agent_pipeline.sessions.session import Tool, encode_tools, hash_content
 from agent_pipeline.sessions.tables import ROWS_PER_BATCH, SESSIONS, make_column, to_rows
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable
@@ -131,7 +131,7 @@ def ingest(
     metadata = {
         _MADE_BY: makers.encode(),
         TABLE_SHA256: table.sha256.encode(),
-        _TOOLS: encode_json(tools),
+        _TOOLS: encode_tools(tools),
     }
     schema = SEEN_SCHEMA.with_metadata(metadata)
     seen = table_pass.seen.cast(schema).combine_chunks()
@@ -234,7 +234,7 @@ def _fill_in_tools(table: pa.Table, tools: list[Tool]) -> pa.Table:
     origins = table["tools_origin"].to_pylist()
     if not any(origin in ("none", "inferred") for origin in origins):
         return table
-    inferred_text = encode_json(tools)
+    inferred_text = encode_tools(tools)
     inferred_origin = "inferred" if tools else "none"
     texts = table["tools"].to_pylist()
     hashes = table["content_sha256"].to_pylist()

@@ -27,7 +27,7 @@ from agent_pipeline.ingestion.seen_sessions import (
 )
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.trials import Known
-from agent_pipeline.sessions.session import Tool, encode_json
+from agent_pipeline.sessions.session import Tool, encode_json, encode_tools
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,
     MESSAGES_INDEX,
@@ -366,7 +366,7 @@ class TablePass:
         """Return the pending rows as one batch, with built and copied rows in original order."""
         if self.tools is None:
             self.tools = self.infer_tools()  # the first batch usually has calls of all tools
-        built = make_session_batch(pending.built_rows, encode_json(self.tools))
+        built = make_session_batch(pending.built_rows, encode_tools(self.tools))
         if reader is None:
             return built
         last_copied = max((place.index for place in pending.places if place.copied), default=-1)

@@ -66,7 +66,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 9
+VERSION = 10
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.

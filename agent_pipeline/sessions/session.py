@@ -145,10 +145,11 @@ class Session(msgspec.Struct, kw_only=True):
 
         The function `hash_content` defines the hash.
         """
-        return hash_content(encode_json(self.messages), encode_json(self.tools))
+        return hash_content(encode_json(self.messages), encode_tools(self.tools))
 
 
 _SORTED_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=str)
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 def encode_json(value: object) -> bytes:
@@ -162,10 +163,26 @@ def encode_json(value: object) -> bytes:
         return dump_canonical_json(msgspec.to_builtins(value, enc_hook=str)).encode("utf-8")
 
 
+def encode_tools(tools: object) -> bytes:
+    """Return tools as JSON text in the format of the lake's columns of tools.
+
+    The keys keep their order, because a chat template writes them in this order, and a server's
+    grammar forces the arguments of a call into it. A model must be trained on the prompt that it
+    gets when it is served.
+    """
+    try:
+        return _ENCODER.encode(tools)
+    except UnicodeEncodeError:  # an unpaired surrogate in a record that is not repaired yet
+        text = json.dumps(msgspec.to_builtins(tools, enc_hook=str), separators=(",", ":"))
+        return text.encode()
+
+
 def hash_content(messages: bytes, tools: bytes) -> str:
     """Return the sha256 (hex) of a session's messages, a line feed, and its tools.
 
-    Both parameters are JSON as `encode_json` returns it.
+    Args:
+        messages: The messages as `encode_json` returns them.
+        tools: The tools as `encode_tools` returns them.
     """
     content_hash = hashlib.sha256(messages)
     content_hash.update(b"\n")

@@ -26,6 +26,7 @@ from agent_pipeline.sessions.session import (
     Tool,
     ToolsOrigin,
     encode_json,
+    encode_tools,
     hash_content,
 )
 
@@ -246,17 +247,17 @@ def encode_row(session: Session) -> EncodedRow:
     """Return a session's values in the column order of `SESSIONS`, for `make_session_batch`."""
     row = list(_read_values(session))
     for index in _JSON_INDICES:
-        row[index] = _encode_json_value(row[index])
+        row[index] = _encode_json_value(row[index], index == TOOLS_INDEX)
     return row
 
 
-def _encode_json_value(value: object) -> bytes:
+def _encode_json_value(value: object, is_tools: bool) -> bytes:
     """Return a list or an object as JSON.
 
     Most values are empty, so the empty case is handled first, which is fast.
     """
     if value:
-        return encode_json(value)
+        return encode_tools(value) if is_tools else encode_json(value)
     return b"[]" if isinstance(value, list) else b"{}"
 
 
@@ -299,7 +300,7 @@ def to_batches(
         for name in names:
             value = row.get(name) if name in nullable_columns else row[name]
             if value is not None and name in json_columns:
-                value = encode_json(value)
+                value = encode_tools(value) if name == "tools" else encode_json(value)
             encoded_row.append(value)
             if isinstance(value, str | bytes):
                 characters += len(value)

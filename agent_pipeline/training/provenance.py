@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
-from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.session import encode_tools, hash_json
 from agent_pipeline.training.config import FurtherTraining, TrainingConfig, resolve_size_defaults
 from agent_pipeline.training.rehearsal import QUESTIONS
 
@@ -162,12 +162,29 @@ class FurtherInput:
 def hash_sft_rows(rows: Iterable[Row]) -> str:
     """Return a hash of the columns that SFT reads from the rows, in order."""
     return hash_json(
-        [{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows]
+        [
+            {"messages": row["messages"], "tools": _tools_text(row.get("tools") or [])}
+            for row in rows
+        ]
     )
 
 
 def _hash_columns(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
-    return hash_json([{name: row[name] for name in columns if name in row} for row in rows])
+    return hash_json(
+        [
+            {
+                name: _tools_text(row[name]) if name == "tools" else row[name]
+                for name in columns
+                if name in row
+            }
+            for row in rows
+        ]
+    )
+
+
+def _tools_text(tools: object) -> str:
+    """Return tools as text in which keys keep their order, because prompts show this order."""
+    return encode_tools(tools).decode()
 
 
 def name_rows(rows: Sequence[Row]) -> Provenance:

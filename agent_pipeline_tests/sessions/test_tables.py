@@ -64,6 +64,23 @@ def test_a_session_comes_back_as_it_went():
     assert "tool_calls" not in row["messages"][0]
 
 
+@given(st.lists(st.dictionaries(st.text(max_size=5), JSON, max_size=4), max_size=3))
+def test_tools_keep_the_order_of_their_keys(tools):
+    """A model was trained on schemas with sorted keys, and was served with the client's order: it
+    then wrote the arguments of another tool.
+    """
+    session = Session(
+        session_id="s", project="p", agent="a", source="test", messages=[], tools=tools
+    )
+    written = json.dumps(tools)
+    (row,) = to_rows(to_table([make_session_row(session)], SESSIONS))
+    assert json.dumps(row["tools"]) == written
+    batch = tables.make_session_batch([tables.encode_row(session)], b"[]")
+    (row,) = to_rows(pa.table(batch))
+    assert json.dumps(row["tools"]) == written
+    assert restore_session(row).hash_content() == row["content_sha256"]
+
+
 @given(st.lists(JSON, max_size=5))
 def test_json_columns_keep_every_value(values):
     table = to_table([{"value": value} for value in values], ONE)
