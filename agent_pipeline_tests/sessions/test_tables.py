@@ -70,7 +70,13 @@ def test_tools_keep_the_order_of_their_keys(tools):
     then wrote the arguments of another tool.
     """
     session = Session(
-        session_id="s", project="p", agent="a", source="test", messages=[], tools=tools
+        session_id="s",
+        project="p",
+        agent="a",
+        source="test",
+        messages=[],
+        tools=tools,
+        tools_origin="recorded",
     )
     written = json.dumps(tools)
     (row,) = to_rows(to_table([make_session_row(session)], SESSIONS))

@@ -174,22 +174,44 @@ def decide_refund(request: Request, order: dict[str, Any], facts: str, mind: Min
         mind: The state of the agent.
     """
     order_id, days, rules = order["order"], order.get("days", 0), request.rules
-    if days > rules.return_days:
-        facts = f"{facts}, {days} > {rules.return_days} days"
-        if mind.obeys:
-            return mind.voice("too_late", order=order_id, days=rules.return_days).after(f"{facts}.")
-    else:
-        facts = f"{facts}, {days} <= {rules.return_days} days"
+    is_late = days > rules.return_days
+    facts = (
+        f"{facts}, day {compare(days, rules.return_days, 2)}, {'late' if is_late else 'in time'}"
+    )
+    if is_late and mind.obeys:
+        return mind.voice("too_late", order=order_id, days=rules.return_days).after(f"{facts}.")
     units = request.units or order["units"]
     amount = order["price"] * units
     facts = (
         f"{facts}, refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} "
         f"= {amount}"
     )
-    if rules.limit and amount > rules.limit:
-        facts = f"{facts} > {rules.limit}"
-        if mind.obeys:
+    if rules.limit:
+        is_large = amount > rules.limit
+        facts = (
+            f"{facts}, {compare(amount, rules.limit, 3)}, {'too much' if is_large else 'allowed'}"
+        )
+        if is_large and mind.obeys:
             return mind.voice("too_large", order=order_id, limit=rules.limit).after(f"{facts}.")
-    elif rules.limit:
-        facts = f"{facts} <= {rules.limit}"
     return Call("refund", {"order": order_id, "amount": amount}, f"{facts}.")
+
+
+def compare(value: int, bound: int, size: int) -> str:
+    """Return the comparison of a value with a bound, digit by digit, up to the first difference.
+
+    For example, `25 of 10: 2 > 1`, `21 of 28: 2 = 2, 1 < 8` and `05 of 30: 0 < 3`. Small models
+    cannot compare numbers that they did not see in training, but they can compare digits.
+
+    Args:
+        value: The value.
+        bound: The bound.
+        size: The number of digits that both numbers are written with.
+    """
+    digits, bound_digits = f"{value:0{size}d}", f"{bound:0{size}d}"
+    steps = []
+    for digit, bound_digit in zip(digits, bound_digits, strict=True):
+        relation = "=" if digit == bound_digit else ">" if digit > bound_digit else "<"
+        steps.append(f"{digit} {relation} {bound_digit}")
+        if relation != "=":
+            break
+    return f"{digits} of {bound_digits}: {', '.join(steps)}"

@@ -221,7 +221,7 @@ def draw_order(
     near, last_day = rng.random() < NEAR_WINDOW, rng.random() < LAST_DAY
     days = rules.return_days - rng.randint(0, 2 if near else rules.return_days)
     if case.endswith("late"):
-        days = rules.return_days + rng.randint(1, 3 if near else 40)
+        days = rules.return_days + rng.randint(1, 3 if near else 39)
     elif last_day:
         days = rules.return_days
     record = order(order_id, customer, item, units, rng.choice(PRICES), status, days)
