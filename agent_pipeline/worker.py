@@ -31,6 +31,7 @@ from agent_pipeline.errors import (
 )
 from agent_pipeline.method_comparison.task import TASKS
 from agent_pipeline.models.device import describe_unused_gpu
+from agent_pipeline.models.threads import control_threads, let_idle_threads_sleep
 from agent_pipeline.plugins import set_module_folder
 from agent_pipeline.progress import throttled
 
@@ -42,14 +43,8 @@ def main() -> None:
     _end_with_parent()
     # The parent answers Ctrl-C, and ends this process with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Idle threads that spin take the cores from others: with a second torch process beside it,
-    # training was ten times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # But for a moment: a step of a small model has thousands of products, and llama.cpp's token
-    # hundreds of barriers. To sleep at each of them took two thirds of a token's time. With 2000 in
-    # place of 1000 a training alone is a tenth faster, and two side by side have 0.8 of the speed;
-    # with 5000 they have 0.55, and with 30000 0.15.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    let_idle_threads_sleep()
+    control_threads()
     # TRL still uses names that transformers renames: nothing that a user could fix, and it would be
     # on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")

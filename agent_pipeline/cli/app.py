@@ -26,6 +26,7 @@ from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
 from agent_pipeline.cli.registry import Command, OrderedGroup, register
 from agent_pipeline.errors import PipelineError, disk_sentence
+from agent_pipeline.models.threads import control_threads, let_idle_threads_sleep
 
 app = typer.Typer(
     cls=OrderedGroup,
@@ -215,6 +216,8 @@ def main() -> None:
 
     An error that the user can fix ends in one line on standard error and exit code 1.
     """
+    let_idle_threads_sleep()
+    control_threads()
     try:
         app()
     except KeyboardInterrupt:

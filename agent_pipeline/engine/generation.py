@@ -32,6 +32,7 @@ from agent_pipeline.engine.scoring import (
     supports_tree_attention,
     without_adapter,
 )
+from agent_pipeline.models.threads import follow_load
 from agent_pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -357,6 +358,7 @@ def _generate_batch(
     alive = list(range(len(sequences)))
     end = max(state.read_counts) - state.prefix_tokens
     while True:
+        follow_load(device.type, model.dtype)
         start, end = end, end + ids.shape[1]
         if end > mask.shape[1]:
             more = mask.new_zeros(len(alive), end + MORE_COLUMNS - mask.shape[1])

@@ -24,6 +24,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.threads import follow_load
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -273,6 +274,7 @@ def attends_to_all_tokens(causal: "PreTrainedModel", longest: int) -> bool:
 
 def _score_row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[_ScoredRow]:
     for row_index, row in enumerate(rows):
+        follow_load(causal.device.type, causal.dtype)
         logits, targets = trained_logits(causal, row)
         yield _ScoredRow(row_index, _score_states(lambda part: part, logits, targets), None)
 
@@ -304,6 +306,7 @@ def _score_tree(
     predictors = tree.parents[trained_nodes]
     cache, cached_nodes, complete = DynamicCache(), np.zeros(0, dtype=np.int64), 0
     for start in range(0, len(tree.tokens), nodes_per_pass):
+        follow_load(device.type, causal.dtype)
         stop = min(start + nodes_per_pass, len(tree.tokens))
         nodes = np.arange(start, stop)
         is_needed = np.flatnonzero(tree.ends[cached_nodes] > start)

@@ -9,7 +9,6 @@ llama.cpp (`tools/server/README.md`).
 import ctypes
 import http.client
 import json
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from agent_pipeline.errors import ExportError
+from agent_pipeline.models.threads import environment_limit, thread_limit, threads_for_load
 from agent_pipeline.sessions.session import Message, Tool
 
 
@@ -52,18 +52,20 @@ def end_idle_threads() -> None:
             pause(1)  # omp_pause_soft of OpenMP 5.0; older libraries lack it
 
 
-def threads_given() -> int:
-    """Return the number of threads in OMP_NUM_THREADS, or two if it is not set. More threads are
-    slower on shared cores.
+def default_threads() -> int:
+    """Return the number of threads of llama.cpp: two, or the number in OMP_NUM_THREADS.
+
+    More than two threads are slower on shared cores, so `OMP_NUM_THREADS` must request them. The
+    number is at most the number of cores that this process may use, because threads that share a
+    core wait for each other.
     """
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    return int(threads) if threads.isdecimal() and int(threads) else 2
+    return thread_limit() if environment_limit() else min(2, thread_limit())
 
 
 @contextmanager
 def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
     """Start two servers of a file, each with half of the threads. If only one thread is available,
-    start one server.
+    start one server. On a loaded machine, each server has fewer threads, down to one.
 
     A token waits for memory and for the other thread. So two servers with one thread each write 1.5
     times as many tokens per second as one server with two threads (SmolLM2-135M, q8_0, two cores).
@@ -78,7 +80,9 @@ def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
     Raises:
         ExportError: As `LlamaCpp`.
     """
-    threads = threads_given()
+    threads = default_threads()
+    if threads > 2:
+        threads = max(2, min(threads, threads_for_load()))
     with ExitStack() as stack:
         shares = [threads - threads // 2, threads // 2]
         yield [
@@ -129,7 +133,7 @@ class LlamaCpp:
         gguf: The file.
         n_ctx: The context (prompt and answer) in tokens. It is allocated at once, so it should not
             be larger than needed.
-        threads: The number of threads; by default `threads_given()`.
+        threads: The number of threads; by default `default_threads()`.
         lora: The GGUF of an adapter.
         chat_template: The chat template to use instead of the file's.
 
@@ -147,7 +151,7 @@ class LlamaCpp:
     ):
         self.path = gguf
         self._key = secrets.token_hex(16)
-        threads = threads or threads_given()
+        threads = threads or default_threads()
         import xllamacpp
 
         params = xllamacpp.CommonParams()

@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal
+
+from agent_pipeline.models.threads import current_control
 
 if TYPE_CHECKING:
     import torch
@@ -60,6 +63,13 @@ MIN_BF16_SPEEDUP = 1.5
 MIN_ONEDNN_SPEEDUP = 1.2
 """Minimum speedup of oneDNN over MKL that is worth its different rounding."""
 
+MIN_ONEDNN_SPEED = 0.95
+"""Minimum speed of oneDNN, relative to MKL, if the number of threads follows the load.
+
+A product of oneDNN has the same bits for every number of threads. A product of MKL may be rounded
+differently.
+"""
+
 MAX_FLOAT32_ERROR = 2e-6
 """Maximum relative error of a float32 matrix product.
 
@@ -67,8 +77,8 @@ Products of float32 matrices of 576 columns are off by 3e-7 to 6e-7. Products of
 rounded to bfloat16 are off by 2e-3.
 """
 
-_REPEATS = 32
-"""Number of times that each matrix product is timed."""
+_REPEATS = 12
+"""Number of times that each matrix product is timed. The median counts."""
 
 EXACT = Device("cpu", False)
 """The CPU with float32 numbers and PyTorch's default libraries."""
@@ -77,14 +87,17 @@ EXACT = Device("cpu", False)
 def exact_device() -> Device:
     """Return the device on which models are merged and compared, which computes in float32.
 
-    This is the CPU in float32, with the library that multiplies faster. On a machine with a GPU it
+    This is the CPU in float32, with the library that multiplies faster. If the number of threads
+    follows the load, it is oneDNN, unless MKL is faster: results then do not depend on the load. On
+    a machine with a GPU it
     is PyTorch's choice of library: the switch to oneDNN would let the GPU round.
     """
     import torch
 
     if torch.cuda.is_available():
         return EXACT
-    return replace(EXACT, onednn=measure_product_speeds()["oneDNN"] >= MIN_ONEDNN_SPEEDUP)
+    least = MIN_ONEDNN_SPEED if current_control() else MIN_ONEDNN_SPEEDUP
+    return replace(EXACT, onednn=measure_product_speeds()["oneDNN"] >= least)
 
 
 def probe_device() -> Device:
@@ -155,6 +168,19 @@ def float32_products(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(previous)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Temporarily compute with one thread of PyTorch."""
+    import torch
+
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous)
+
+
 @cache
 def measure_product_speeds() -> dict[str, float]:
     """Measure the speed of matrix products on this CPU, relative to PyTorch's default.
@@ -162,34 +188,37 @@ def measure_product_speeds() -> dict[str, float]:
     MKL has no AVX-512 for AMD's CPUs, and oneDNN has: a factor of 2.3 on Zen 5. The measurement
     takes 0.3 seconds, once per process.
 
+    One thread computes, and its own processor time counts. Other load on the machine therefore
+    does not change the result.
+
     Returns:
         How many times faster products are by `oneDNN` (0 if oneDNN rounds them), and in `bfloat16`.
     """
     import torch
 
     def time_product(left: torch.Tensor, right: torch.Tensor) -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         left @ right
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     generator = torch.Generator().manual_seed(0)
     left = torch.randn(256, 576, generator=generator)
     right = torch.randn(576, 1536, generator=generator)
     rounded_left, rounded_right = left.bfloat16(), right.bfloat16()
     seconds: dict[str, list[float]] = {"MKL": [], "oneDNN": [], "bfloat16": []}
-    # The three take turns, and the fastest of many counts: another process on these cores must not
-    # decide how a model is trained.
-    for _ in range(_REPEATS):
-        with float32_products("highest"):
-            seconds["MKL"].append(time_product(left, right))
-        with float32_products("medium"):
-            seconds["oneDNN"].append(time_product(left, right))
-        seconds["bfloat16"].append(time_product(rounded_left, rounded_right))
+    # The three take turns, because another process in the core's cache slows all of them.
+    with one_thread():
+        for _ in range(_REPEATS):
+            with float32_products("highest"):
+                seconds["MKL"].append(time_product(left, right))
+            with float32_products("medium"):
+                seconds["oneDNN"].append(time_product(left, right))
+            seconds["bfloat16"].append(time_product(rounded_left, rounded_right))
     with float32_products("medium"):
         exact_product = left.double() @ right.double()
         error = float((left @ right - exact_product).norm() / exact_product.norm())
-    fastest_mkl = min(seconds["MKL"])
-    speeds = {name: fastest_mkl / min(times) for name, times in seconds.items()}
+    usual_mkl = median(seconds["MKL"])
+    speeds = {name: usual_mkl / median(times) for name, times in seconds.items()}
     if error >= MAX_FLOAT32_ERROR:
         speeds["oneDNN"] = 0.0
     return speeds

@@ -27,6 +27,7 @@ from agent_pipeline.errors import LESS_MEMORY, ModelError, SettingsError, first_
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.threads import ThreadUse, current_thread_use
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.trainers.common import STATE_FILE, apply_liger
 from agent_pipeline.training.trainers.sft import SftJob, build_trainer
@@ -48,11 +49,13 @@ class TrainedModel:
         model: The model with its adapter, or all trained weights.
         state: The state of the trainer, with the log history.
         tokens: The number of tokens that were trained on since the last start.
+        threads: The threads of the training; None if they were not measured.
     """
 
     model: "PreTrainedModel"
     state: "TrainerState"
     tokens: int
+    threads: ThreadUse | None = None
 
 
 def train_in_one_process(
@@ -73,7 +76,9 @@ def train_in_one_process(
     """
     trainer = build_trainer(job, model, tokenizer, progress)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return TrainedModel(trainer.model, trainer.state, count_trained_tokens(trainer))
+    return TrainedModel(
+        trainer.model, trainer.state, count_trained_tokens(trainer), current_thread_use()
+    )
 
 
 def check_processes(process_count: int) -> None:

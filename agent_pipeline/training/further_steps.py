@@ -18,6 +18,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.threads import current_thread_use
 from agent_pipeline.training.decision_probes import find_probes
 from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.report import DecisionLooks, Look, TrainingReport
@@ -27,6 +28,7 @@ from agent_pipeline.training.sft import (
     describe_training,
     save_trained,
     with_run_figures,
+    with_thread_figures,
     write_report,
 )
 from agent_pipeline.training.trainers.common import (
@@ -131,6 +133,7 @@ def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
     step_trainer = step.build(StepContext(model, device, work_dir, fall_callback))
     trainer = step_trainer.trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    threads = current_thread_use()
     steps = trainer.state.global_step
     if fall_callback.fallen:
         last_good = prepare_work_dir(work_dir, further_input.identity)
@@ -166,7 +169,8 @@ def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
     save_trained(trainer.model, step.renderer, base, out_dir)
     write_report(report, out_dir)
     tokens = count_trained_tokens(trainer)
-    return with_run_figures(report, trainer.state, tokens, checkpoint, began)
+    report = with_run_figures(report, trainer.state, tokens, checkpoint, began)
+    return with_thread_figures(report, trainer.model, threads)
 
 
 def _read_first_template(adapter_dir: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from agent_pipeline.datasets.verdicts import VerdictCounts
 from agent_pipeline.errors import DataError
+from agent_pipeline.models.threads import ThreadUse
 from agent_pipeline.storage.artifacts import Artifact
 
 
@@ -157,6 +158,9 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
         heldout: Figures of rows that were never trained on; `None` if there are no such rows.
         seconds: How long the run took, since its last start.
         tokens_per_second: The tokens that were trained on per second, padding not counted.
+        threads: The threads of the training on a CPU, and the measured rate of matrix products.
+        matrix_share: The operations that the row tokens need, as a share of the measured rate. Row
+            tokens that share a prefix are computed once and count each time.
         resumed_from: The optimizer step at which the run resumed; 0 if it was never killed.
         verdicts: Who judged the sessions of the rows, of all steps up to this step.
     """
@@ -189,6 +193,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     heldout: dict[str, Any] | UnsetType | None = UNSET
     seconds: float | UnsetType = UNSET
     tokens_per_second: float | UnsetType = UNSET
+    threads: ThreadUse | UnsetType = UNSET
+    matrix_share: float | UnsetType = UNSET
     resumed_from: int | UnsetType = UNSET
     verdicts: VerdictCounts | UnsetType = UNSET
 

@@ -27,6 +27,7 @@ from agent_pipeline.models.chat_renderer import TRAINING_REPORT, ChatRenderer
 from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.threads import ThreadUse
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import count_replayed, parse_ratio
 from agent_pipeline.storage.filesystem import give_usual_mode
@@ -46,6 +47,7 @@ from agent_pipeline.training.trainers.common import (
     apply_liger,
     checkpoint_step,
     choose_device,
+    count_row_token_flops,
     prepare_work_dir,
 )
 from agent_pipeline.training.trainers.sft import SftJob
@@ -168,7 +170,8 @@ def train_adapter(
         report = msgspec.structs.replace(report, heldout=losses)
     save_trained(trained.model, renderer, base, out_dir)
     write_report(report, out_dir)
-    return with_run_figures(report, trained.state, trained.tokens, checkpoint, began)
+    report = with_run_figures(report, trained.state, trained.tokens, checkpoint, began)
+    return with_thread_figures(report, trained.model, trained.threads)
 
 
 @dataclass(frozen=True)
@@ -294,6 +297,23 @@ def with_run_figures(
         tokens_per_second=speed,
         resumed_from=resumed_from,
     )
+
+
+def with_thread_figures(
+    report: TrainingReport, model: "PreTrainedModel | PeftModel", threads: ThreadUse | None
+) -> TrainingReport:
+    """Return a report with the threads of the training, and the share of the measured rate.
+
+    Args:
+        report: The report, with `tokens_per_second`.
+        model: The trained model.
+        threads: The threads; None if they were not measured.
+    """
+    if threads is None:
+        return report
+    operations = float(report.tokens_per_second or 0) * count_row_token_flops(model)
+    share = operations / threads.flops if threads.flops else 0.0
+    return msgspec.structs.replace(report, threads=threads, matrix_share=share)
 
 
 def save_trained(

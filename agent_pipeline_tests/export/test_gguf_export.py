@@ -319,12 +319,25 @@ def test_a_damaged_file_is_an_error_and_not_a_crash(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("given", "threads"), [("1", [1]), ("2", [1, 1]), ("5", [3, 2]), ("", [1, 1])]
+    ("given", "cores", "fast", "threads"),
+    [
+        ("1", 8, 8, [1]),
+        ("2", 8, 1, [1, 1]),
+        ("5", 8, 8, [3, 2]),
+        ("5", 8, 4, [2, 2]),
+        ("5", 8, 1, [1, 1]),
+        ("5", 2, 2, [1, 1]),
+        ("", 8, 8, [1, 1]),
+        ("", 1, 1, [1]),
+    ],
 )
 def test_a_file_has_two_servers_that_share_the_threads_unless_there_is_one(
-    given, threads, monkeypatch, tmp_path
+    given, cores, fast, threads, monkeypatch, tmp_path
 ):
+    """Neither the cores nor the load of the machine are exceeded; the number of servers stays."""
     started = []
+    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
+    monkeypatch.setattr(llama, "threads_for_load", lambda: fast)
 
     class Server:
         def __init__(self, gguf, **options):

@@ -1,11 +1,12 @@
 """Where models are computed, in which type, and by which library."""
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from agent_pipeline.models import device
+from agent_pipeline.models import device, threads
 from agent_pipeline.models.device import (
     MIN_BF16_SPEEDUP,
     MIN_ONEDNN_SPEEDUP,
@@ -71,6 +72,61 @@ def test_the_speed_of_products_is_measured_and_a_library_that_rounds_them_is_not
     assert torch.get_float32_matmul_precision() == before
     monkeypatch.setattr(device, "MAX_FLOAT32_ERROR", 1e-9)
     assert device.measure_product_speeds.__wrapped__()["oneDNN"] == 0
+
+
+@pytest.mark.parametrize(
+    ("onednn", "follows", "uses"),
+    [(1.0, True, True), (1.0, False, False), (0.9, True, False), (1.3, False, True)],
+)
+def test_threads_that_follow_the_load(onednn, follows, uses, monkeypatch):
+    """The library whose bits do not depend on the threads is taken if the threads may change."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(device, "measure_product_speeds", speeds(onednn, 0.1))
+    monkeypatch.setattr(threads, "_CONTROLS", [threads.ThreadControl()] if follows else [])
+    assert device.exact_device().onednn is uses
+
+
+def test_products_of_onednn_have_the_same_bits_for_every_number_of_threads():
+    """The shapes are those of layers, of adapters and of output heads, forward and backward."""
+    before = torch.get_num_threads()
+    if device.measure_product_speeds()["oneDNN"] == 0:
+        pytest.skip("oneDNN rounds float32 products on this CPU")
+    shapes = [(64, 576, 1536), (7, 1536, 576), (576, 1000, 16), (16, 1000, 576), (40, 64, 3000)]
+    try:
+        for rows, inner, columns in shapes:
+            left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+            products = []
+            with device.float32_products("medium"):
+                for count in (1, 2, 3):
+                    torch.set_num_threads(count)
+                    products.append(
+                        (left @ right, left.t().contiguous().t() @ right.t().contiguous().t())
+                    )
+            assert all(
+                torch.equal(first, other)
+                for product in products
+                for first, other in zip(products[0], product, strict=True)
+            )
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_load_does_not_change_the_measured_speeds(monkeypatch):
+    """The time that other processes take from the measuring thread does not count."""
+    seen, multiply = [], torch.Tensor.__matmul__
+    monkeypatch.setattr(device, "_REPEATS", 3)
+
+    def interrupted(left, right):
+        seen.append(torch.get_num_threads())
+        time.sleep(0.05 if left.dtype == torch.bfloat16 else 0)
+        return multiply(left, right)
+
+    quiet = device.measure_product_speeds.__wrapped__()
+    monkeypatch.setattr(torch.Tensor, "__matmul__", interrupted)
+    loaded = device.measure_product_speeds.__wrapped__()
+    # A pause of 50 ms is more than ten times as long as the product.
+    assert loaded["bfloat16"] > quiet["bfloat16"] / 4
+    assert set(seen[:9]) == {1}
 
 
 def test_a_model_is_computed_by_the_library_of_its_device(tiny_base):

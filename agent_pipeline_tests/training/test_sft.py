@@ -1,12 +1,17 @@
 """Training: it learns, it repeats itself, it survives a kill."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+import torch
 
 from agent_pipeline.engine.scoring import average_losses, compute_losses_of_base
 from agent_pipeline.errors import DataError
+from agent_pipeline.models import threads
+from agent_pipeline.models.device import MIN_ONEDNN_SPEED, measure_product_speeds
+from agent_pipeline.models.threads import ThreadControl
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.trainers.common import CHECKPOINT_FILES, prepare_work_dir
 from agent_pipeline_tests.tiny import with_jinja
@@ -196,3 +201,30 @@ def test_the_losses_in_the_report_are_those_of_the_saved_adapter(trained, tiny_b
     assert average_losses(compute_losses_of_base(HELDOUT, tiny_base)) == pytest.approx(
         report.heldout["before"], rel=1e-5
     )
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_threads(bf16, tiny_base, tmp_path, monkeypatch):
+    """The files do not depend on the number of threads, which changes before every step. The report
+    has the threads, and the share of the measured rate that the training used."""
+    if measure_product_speeds()["oneDNN"] < MIN_ONEDNN_SPEED and not bf16:
+        pytest.skip("MKL is faster on this CPU, and its products depend on the threads")
+    config = TRAINING.changed(max_steps=6, precision="bfloat16" if bf16 else "float32")
+    before, folders = torch.get_num_threads(), []
+    for numbers in ([1], [2, 1], [1, 2, 2]):
+        turns = cycle(numbers)
+
+        def measure(counts, of_bf16, turns=turns):
+            fastest = next(turns)
+            return {count: 1e9 * (1 + (count == fastest)) for count in counts}
+
+        monkeypatch.setattr("agent_pipeline.models.threads.PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(threads, "_CONTROLS", [ThreadControl(lambda: 2, measure)])
+        folders.append(tmp_path / str(len(folders)))
+        report = train_adapter(ROWS, tiny_base, config, folders[-1])
+        use = report.threads
+        assert use.limit == 2 and use.flops == pytest.approx(2e9)
+        assert 1 < use.mean < 2 or numbers == [1]
+        assert report.matrix_share > 0
+    torch.set_num_threads(before)
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline._compat.liger import supports_model_type
 from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.models.device import Device, Precision, fast_device
+from agent_pipeline.models.threads import current_control, follow_load
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.config import STORED_TOKENS, Training, TrainingConfig
@@ -253,10 +254,28 @@ def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
     )
 
 
+def count_row_token_flops(model: "PreTrainedModel") -> int:
+    """Return the floating-point operations of one row token in a training step.
+
+    The linear layers count, without the output head: 4 operations per frozen weight (forward, and
+    the gradient of the input), and 6 per trained weight.
+    """
+    import torch
+
+    head = model.get_output_embeddings()
+    weights = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    ]
+    return sum(weight.numel() * (6 if weight.requires_grad else 4) for weight in weights)
+
+
 def make_progress_callback(progress: Progress) -> "TrainerCallback":
     """Return a callback that reports the steps, the loss and the tokens per second.
 
-    The callback raises a ModelError if the training diverges.
+    Before each step, the number of threads follows the load. The callback raises a ModelError if
+    the training diverges.
     """
     from transformers import TrainerCallback
 
@@ -271,8 +290,20 @@ def make_progress_callback(progress: Progress) -> "TrainerCallback":
             **kwargs: object,
         ) -> None:
             self.began = time.monotonic()
+            if thread_control := current_control():
+                thread_control.forget_use()
             text = "training, resumed" if state.global_step else "training"
             progress(state.global_step, state.max_steps, text)
+
+        def on_step_begin(
+            self,
+            args: "TrainingArguments",
+            state: "TrainerState",
+            control: "TrainerControl",
+            **kwargs: Any,
+        ) -> None:
+            model = kwargs["model"]
+            follow_load(model.device.type, model.dtype, is_step=True)
 
         def on_log(
             self,

@@ -33,6 +33,7 @@ from agent_pipeline.engine.tree_loss import (
 )
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.device import Device
+from agent_pipeline.models.threads import follow_load
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread_replayed
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -293,6 +294,7 @@ def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer"
             causal = without_adapter(self.accelerator.unwrap_model(model))
             step_loss = torch.zeros((), device=self.args.device)
             for tree in inputs["trees"]:
+                follow_load(self.args.device.type, causal.dtype)
                 tensors = move_tensors(tree, self.args.device)
                 if self.graphs:
                     step_loss += self.graphs.add_gradients(tensors, inputs["total"])
