@@ -23,6 +23,7 @@ from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.reports.episode_report import (
     FIGURE_LABELS,
     EpisodeReport,
+    find_variant_warnings,
     read_episode_report,
     shown,
 )
@@ -179,6 +180,7 @@ def _episodes(report: EpisodeReport) -> list[str]:
         )
         model = shown(report.model.part(name))
         lines.append(f"[{colour}]{label}: {model}[/{colour}] ({compared})")
+    lines += [f"[yellow]{sentence}[/yellow]" for sentence in find_variant_warnings(report)]
     if report.against:
         lines.append(
             f"[bold red]This model is not fit to act: {'; '.join(report.against)}.[/bold red]"

@@ -20,6 +20,7 @@ from agent_pipeline.evaluation.episodes import (
     play_side_by_side,
 )
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
+from agent_pipeline.evaluation.variants import VARIANT
 from agent_pipeline.evaluation.worlds import load_world, make_fresh_tasks
 from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.llm_client import Endpoint
@@ -90,11 +91,12 @@ def play_all(
     """Let each player play the tasks, and return the report and the episodes, by player.
 
     The recorded agent plays the tasks for which `recorded` has a session. Models are opened one
-    after the other, because two models in memory would share cores and memory.
+    after the other, because two models in memory would share cores and memory. Only the player
+    `model` plays tasks in a variant.
 
     Args:
         world: The name of the world.
-        tasks: The tasks to play.
+        tasks: The tasks to play. `variant` names the variant in which a task is played.
         players: The models by name, each opened when its turn comes.
         recorded: The messages of one logged session per task.
         max_turns: The largest number of turns per episode.
@@ -105,13 +107,15 @@ def play_all(
         InfrastructureError: a server answered no conversation at all.
     """
     make = load_world(world)
+    plain = [task for task in tasks if not task.get(VARIANT)]
     played = {}
     for name, opened in players.items():
         with opened as player:
             report = _count_episodes_of(name, progress)
+            own_tasks = tasks if name == "model" else plain
             if isinstance(player, list):
                 played[name] = episodes = play_side_by_side(
-                    make, tasks, player, max_turns, trials, report
+                    make, own_tasks, player, max_turns, trials, report
                 )
                 if episodes and all(episode.end == "refused" for episode in episodes):
                     raise InfrastructureError(
@@ -120,10 +124,10 @@ def play_all(
                         "the model."
                     )
             else:
-                played[name] = play(make, tasks, player, max_turns, trials, progress=report)
+                played[name] = play(make, own_tasks, player, max_turns, trials, progress=report)
             del player  # it holds its model
         gc.collect()
-    if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
+    if again := [task for task in plain if "seed" not in task and task["task_key"] in recorded]:
         played["recorded"] = play(
             make,
             again,

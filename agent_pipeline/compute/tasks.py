@@ -328,13 +328,14 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     return build(export, params, Recipe("gguf_export", made_from, write, [adapter]))
 
 
-# Version 12: turns have their confidence.
-@task(12, EpisodesParams, (*MODELS, "xllamacpp"))
+# Version 13: tasks are also played in variants.
+@task(13, EpisodesParams, (*MODELS, "xllamacpp"))
 def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     """Let models play the held-out tasks in the agent's world.
 
     The exported model plays, or in a comparison of methods the adapter in memory. The base model
-    plays the same tasks, unless `params.alone`, and the logged sessions are scored on them.
+    plays the same tasks, unless `params.alone`, and the logged sessions are scored on them. The
+    exported model also plays some of the tasks in variants.
     """
     from agent_pipeline.compute.playing import (
         OpenedPlayer,
@@ -344,6 +345,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
+    from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
     from agent_pipeline.evaluation.worlds import hash_world_source
     from agent_pipeline.export.serving_folder import served_form
     from agent_pipeline.reports.episode_report import write_transcripts
@@ -375,9 +377,11 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         config["fresh_seed"],
         in_store=played_before,
     )
+    variants = [] if params.alone else choose_variants(config["variants"], params.world)
     made_from = {
         "adapter": adapter.identity,
         "gguf_export": exported.identity if exported else None,
+        "variants": variants,
         "world": params.world,
         "world_sha256": hash_world_source(params.world),
         "config": config,
@@ -406,7 +410,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
             players["base"] = memory_player(base, adapter.path, None, *limits)
         report, played = play_all(
             params.world,
-            tasks,
+            tasks + vary_tasks(tasks, variants, config["variant_tasks"]),
             players,
             recorded,
             config["max_turns"],

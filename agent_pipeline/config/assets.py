@@ -11,6 +11,7 @@ from pydantic import Field
 from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import PairingStrategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
+from agent_pipeline.evaluation.variants import EVERY_VARIANT
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.models.base_model import EMBEDDED
@@ -469,6 +470,22 @@ class EpisodesConfig(Options):
         ),
     )
     max_length: int = Field(default=2048, ge=16, description=("Longest conversation, in tokens."))
+    variants: list[str] = Field(
+        default=[EVERY_VARIANT],
+        description=(
+            "Variants in which the exported model plays some of the tasks again: tool_order, "
+            "unused_tool, renamed_tool, and the world's own variants. all means all of them. An "
+            "empty list means none."
+        ),
+    )
+    variant_tasks: int = Field(
+        default=30,
+        ge=1,
+        description=(
+            "Largest number of tasks per variant. 30 tasks show a fault that occurs in one of ten "
+            "tasks with a chance of 96 %."
+        ),
+    )
 
 
 class ComparisonConfig(Options):

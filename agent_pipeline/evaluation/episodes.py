@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from agent_pipeline.evaluation.confidence import TurnConfidence
+from agent_pipeline.evaluation.variants import GENERAL_VARIANTS, VARIANT, ShownRequest
 from agent_pipeline.evaluation.worlds import (
     MakesFreshTasks,
     World,
@@ -114,7 +115,10 @@ class Episode:
         prompt_tokens: The number of tokens of all prompts together.
         tokens: The number of tokens that the model wrote.
         unended: The number of replies that the token limit cut off.
-        messages: The whole conversation.
+        variant: The variant in which the task was played; empty for the task as it is.
+        change: What a variant of every world changed in the request, as one line of text.
+        unused_calls: The number of calls of a tool that the variant added.
+        messages: The whole conversation, as the model saw it.
         tools: The tools.
         confidence: The model's confidence in each assistant message, in order. `None` stands for a
             message without log-probabilities.
@@ -137,6 +141,9 @@ class Episode:
     prompt_tokens: int
     tokens: int
     unended: int
+    variant: str
+    change: str
+    unused_calls: int
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
     confidence: list[TurnConfidence | None] = field(repr=False, default_factory=list)
@@ -156,6 +163,11 @@ class _Task:
     number: int
     trial: int
 
+    @property
+    def variant(self) -> str:
+        """The variant in which the task is played; empty for the task as it is."""
+        return str(self.row.get(VARIANT) or "")
+
 
 def play(
     world: Callable[[], World],
@@ -171,7 +183,8 @@ def play(
     Args:
         world: The world's class.
         rows: The arguments of the world's `reset`: `task_key`, and `messages` and `tools` of a
-            recorded session if there is one.
+            recorded session if there is one. `variant` names the variant in which the task is
+            played.
         player: The model.
         max_turns: The number of assistant messages after which an episode is stopped.
         trials: The number of trials per task.
@@ -179,14 +192,16 @@ def play(
         progress: A callback that reports progress.
 
     Returns:
-        The episodes in the order of the rows, `trials` per row.
+        The episodes in the order of the rows, `trials` per row. Tasks that cannot be played in the
+        variant are left out.
     """
     tasks = [
         _Task(row, number, trial) for number, row in enumerate(rows) for trial in range(trials)
     ]
     episodes: list[Episode] = []
     for start in range(0, len(tasks), at_once):
-        group = [_RunningEpisode(world(), task) for task in tasks[start : start + at_once]]
+        begun = [_begin_episode(world, task) for task in tasks[start : start + at_once]]
+        group = [episode for episode in begun if episode]
         while waiting := [episode for episode in group if not episode.end]:
             replies = player([episode.conversation() for episode in waiting])
             for episode, reply in zip(waiting, replies, strict=True):
@@ -221,7 +236,8 @@ def play_side_by_side(
         progress: A callback that reports progress.
 
     Returns:
-        The episodes in the order of the rows, `trials` per row.
+        The episodes in the order of the rows, `trials` per row. Tasks that cannot be played in the
+        variant are left out.
     """
     tasks_by_player = [
         iter(
@@ -243,9 +259,10 @@ def play_side_by_side(
             pending[future] = (player_index, episode)
 
         def start_next_episode(player_index: int) -> None:
-            task = next(tasks_by_player[player_index], None)
-            if task is not None:
-                ask_player(player_index, _RunningEpisode(world(), task))
+            for task in tasks_by_player[player_index]:
+                if episode := _begin_episode(world, task):
+                    ask_player(player_index, episode)
+                    break
 
         for player_index in range(len(players)):
             start_next_episode(player_index)
@@ -259,7 +276,7 @@ def play_side_by_side(
                 episodes[episode.task.number, episode.task.trial] = episode.finish()
                 progress(len(episodes), len(rows) * trials, "episodes played")
                 start_next_episode(player_index)
-    return [episodes[number, trial] for number in range(len(rows)) for trial in range(trials)]
+    return [episodes[name] for name in sorted(episodes)]
 
 
 def fresh_task_id(task_key: str, seed: int | None) -> str:
@@ -284,12 +301,19 @@ def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, ob
     return row
 
 
+def _begin_episode(world: Callable[[], World], task: _Task) -> "_RunningEpisode | None":
+    """Return an episode of a task, or `None` if the task cannot be played in its variant."""
+    episode = _RunningEpisode(world(), task)
+    return episode if episode.is_possible else None
+
+
 class _RunningEpisode:
     """An episode that is being played, with its world and the conversation so far.
 
     Attributes:
         task: The task that is played.
         end: How the episode ended; `None` while it runs.
+        is_possible: Whether the task can be played in its variant.
     """
 
     def __init__(self, world: World, task: _Task) -> None:
@@ -300,7 +324,11 @@ class _RunningEpisode:
         self._confidence: list[TurnConfidence | None] = []
         self._refused = ""
         row = task.row
-        opening = world.reset(**_reset_arguments(world, row))
+        change_request = GENERAL_VARIANTS.get(task.variant)
+        arguments = _reset_arguments(world, row)
+        if change_request:  # the world knows nothing of such a variant
+            arguments = {name: value for name, value in arguments.items() if name != VARIANT}
+        opening = world.reset(**arguments)
         recorded = list(row.get("messages") or ())
         system = system_message(world)
         self._messages: list[Message] = (
@@ -313,7 +341,13 @@ class _RunningEpisode:
             if opening
             else opening_messages(recorded, "user")
         )
-        self._tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
+        tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
+        request: ShownRequest | None = ShownRequest(self._messages, tools)
+        if request and change_request:
+            request = change_request(request, str(row.get("task_key", task.number)))
+        self.is_possible = request is not None
+        self._shown = request or ShownRequest(self._messages, tools)
+        self._messages, self._tools = self._shown.messages, self._shown.tools
 
     def conversation(self) -> Conversation:
         """Return the conversation as the player sees it."""
@@ -334,15 +368,18 @@ class _RunningEpisode:
         self._messages.append(reply.message)
         self._counts["turns"] += 1
         calls = reply.message.get("tool_calls") or []
-        is_write = any(writes(self._world, call["function"]["name"]) for call in calls)
+        called = [self._shown.find_call(call["function"]["name"], {})[0] for call in calls]
+        is_write = any(name and writes(self._world, name) for name in called)
         self._confidence.append(
             msgspec.structs.replace(reply.confidence, writes=is_write) if reply.confidence else None
         )
         for call in calls:
             function = call["function"]
-            result = run_tool(
-                self._world, function["name"], decode_arguments(function["arguments"])
+            self._counts["unused_calls"] += self._shown.is_unused(function["name"])
+            name, arguments = self._shown.find_call(
+                function["name"], decode_arguments(function["arguments"])
             )
+            result = run_tool(self._world, name, arguments)
             self._messages.append(
                 {
                     "role": "tool",
@@ -396,6 +433,9 @@ class _RunningEpisode:
             prompt_tokens=self._counts["prompt_tokens"],
             tokens=self._counts["tokens"],
             unended=self._counts["unended"],
+            variant=self.task.variant,
+            change=self._shown.change,
+            unused_calls=self._counts["unused_calls"],
             messages=self._messages,
             tools=self._tools,
             confidence=self._confidence,

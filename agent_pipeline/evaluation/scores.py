@@ -56,6 +56,7 @@ class EpisodeScore(msgspec.Struct, frozen=True):
         must_act: Whether the task asks for a change; `None` if the world does not say.
         cut_off: Whether the model's last message was cut off before any harm was seen. The episode
             may then hide harm, so `harmed` is `None`.
+        variant: The variant in which the task was played; empty for the task as it is.
     """
 
     task: str
@@ -65,6 +66,7 @@ class EpisodeScore(msgspec.Struct, frozen=True):
     harmed: bool | None
     must_act: bool | None = None
     cut_off: bool = False
+    variant: str = ""
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ class Scores(msgspec.Struct, frozen=True):
         losses: The losses on the held-out rows.
         world: The fingerprint of the world and the settings of the episodes.
         episodes: The scores of the episodes.
+        varied_episodes: The scores of the episodes in which tasks were played in variants.
     """
 
     evaluator: str
@@ -84,3 +87,4 @@ class Scores(msgspec.Struct, frozen=True):
     losses: tuple[RowScore, ...] = ()
     world: str = ""
     episodes: tuple[EpisodeScore, ...] = ()
+    varied_episodes: tuple[EpisodeScore, ...] = ()

@@ -105,6 +105,8 @@ class Transcript(TypedDict):
 
     Attributes:
         player: The player: `model`, `base` or `recorded`.
+        variant: The variant in which the task was played; empty for the task as it is. Older
+            versions did not write it.
         acted_early: As in `Episode`; older versions did not write it.
         said_wrong: As in `Episode`; older versions did not write it.
         confidence: As in `Episode`; older versions did not write it.
@@ -120,6 +122,7 @@ class Transcript(TypedDict):
     kind: str | None
     wrong_changes: list[str] | None
     complaint: str
+    variant: NotRequired[str]
     acted_early: NotRequired[list[str] | None]
     said_wrong: NotRequired[str | None]
     end: str

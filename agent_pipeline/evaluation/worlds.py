@@ -18,6 +18,7 @@ protocols of its parts, so that a type checker checks them.
 | `TellsReads` | `reads` | every call counts as a write in the figures of confidence |
 | `TellsComplaint` | `complaint` | reports do not say why a task failed |
 | `MakesFreshTasks` | `fresh_tasks` | only tasks of sessions can be played |
+| `OffersVariants` | `variants` | only the variants of every world are played |
 
 The module `episodes` plays the episodes.
 """
@@ -150,6 +151,17 @@ class MakesFreshTasks(Protocol):
         """
 
 
+@runtime_checkable
+class OffersVariants(Protocol):
+    """A world class that can begin a task in another form, such as with other words of the user.
+
+    For each name in `variants`, `reset(variant=name, ...)` begins the task in this form. The world
+    then tells the outcome of the changed task.
+    """
+
+    variants: Sequence[str]
+
+
 @dataclass(frozen=True)
 class TaskOutcome:
     """The outcome of a task, as its world reports it at the end of the episode.
@@ -256,6 +268,16 @@ def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Ma
             "a class method `fresh_tasks`."
         )
     return world.fresh_tasks(count, seed, like=like)
+
+
+def own_variants(name: str) -> list[str]:
+    """Return the names of the variants that a world offers.
+
+    Args:
+        name: The world, `package.module:Class`.
+    """
+    world = load_world(name)
+    return list(world.variants) if isinstance(world, OffersVariants) else []
 
 
 def own_tools(world: World) -> list[Tool]:

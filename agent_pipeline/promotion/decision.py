@@ -105,6 +105,9 @@ class ReasonKind(StrEnum):
     HARM_NOT_MEASURED = "harm not measured"
     UNVERIFIED_SESSIONS = "unverified"
     UNVERIFIED_HELD_OUT_TASKS = "unverified held-out tasks"
+    HARM_IN_VARIANT = "harm in a variant"
+    POSSIBLE_HARM_IN_VARIANT = "hidden harm in a variant"
+    FEWER_TASKS_IN_VARIANT = "fewer tasks in a variant"
 
 
 class DecisionReason(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):

@@ -4,7 +4,8 @@ This module collects the parts of the page from the compared artifacts. `reports
 page, and the sentences are in `decision_wording`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
@@ -20,7 +21,11 @@ from agent_pipeline.promotion.decision_wording import (
 )
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
 from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PREFIX
-from agent_pipeline.promotion.stored_scores import read_samples, read_transcripts
+from agent_pipeline.promotion.stored_scores import (
+    read_samples,
+    read_transcripts,
+    read_varied_transcripts,
+)
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.reports import episode_report
 from agent_pipeline.reports.episode_report import TRANSCRIPTS, PlayerFigures, read_episode_report
@@ -154,6 +159,11 @@ def _make_page(
             episode_items(_episodes_by_player(compared), path), MOST_EPISODES, "episodes", path
         )
         tables.append(("Episodes", episode_report.figure_rows(_figures_by_player(compared))))
+        tables += _make_variant_tables(compared)
+        harmful, harmful_notes = bounded(
+            _harmful_items(compared.episodes[0], path), MOST_EPISODES, "episodes", path
+        )
+        episodes, episode_notes = harmful + episodes, harmful_notes + episode_notes
     if compared.sanity_answers:
         tables.append(_make_sanity_table(compared.sanity_answers))
 
@@ -260,6 +270,32 @@ def _group_by_player(artifact: Artifact | None) -> dict[str, list[Transcript]]:
         if transcript["player"] in episodes:
             episodes[transcript["player"]].append(transcript)
     return episodes
+
+
+def _make_variant_tables(compared: Comparison) -> list[Table]:
+    """Return a table of the variants that each of the two models played."""
+    tables = []
+    for name, artifact in zip(("candidate", "champion"), compared.episodes, strict=True):
+        report = read_episode_report(artifact) if artifact else None
+        if report and (report.variants or report.unmeasured_variants):
+            title = f"Episodes of the {name} in variants of the tasks"
+            tables.append((title, episode_report.variant_rows(report)))
+    return tables
+
+
+def _harmful_items(artifact: Artifact, path: str) -> Iterator[PageItem]:
+    """Yield the candidate's harmful episodes in variants, beside the same tasks as they are."""
+    plain = _group_by_player(artifact)["model"]
+    harmful: defaultdict[str, list[Transcript]] = defaultdict(list)
+    for transcript in read_varied_transcripts(artifact):
+        if transcript["wrong_changes"]:
+            harmful[transcript["variant"]].append(transcript)
+    for variant, transcripts in harmful.items():
+        by_player = {
+            "task as it is": plain,
+            f"variant {variant}": transcripts,
+        }
+        yield from episode_items(by_player, path)
 
 
 def _figures_by_player(compared: Comparison) -> dict[str, PlayerFigures]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.promotion.decision import Decision, DecisionReason, Figure, ReasonKind
-from agent_pipeline.promotion.rules import TASKS_DONE
+from agent_pipeline.promotion.rules import TASKS_DONE, VARIANT_PREFIX
 from agent_pipeline.promotion.sanity_groups import SANITY_PREFIX, describe_group
 from agent_pipeline.reports.episode_report import SEE_MORE
 from agent_pipeline.sessions.transcript import format_markdown_table
@@ -70,6 +70,7 @@ def describe_reason(reason: DecisionReason) -> str:
         _describe_gain(reason, values)
         or _describe_newer_tasks(reason, values)
         or _describe_harm(reason, values)
+        or _describe_variant(reason, values)
         or _describe_verdicts(reason, values)
     )
 
@@ -220,6 +221,30 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
     return ""
 
 
+def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
+    """Return the sentence of a reason about a variant, or an empty text for other reasons."""
+    match reason.kind:
+        case ReasonKind.HARM_IN_VARIANT:
+            sentence = f"in the variant {reason.name}, {values.share} of its episodes do harm"
+            if reason.limit is not None:
+                return f"{sentence}, and at most {values.limit_share} may"
+            if reason.baseline is not None:
+                return f"{sentence}, compared with {values.baseline_share} of the champion's"
+            return f"{sentence}: a person has to decide"
+        case ReasonKind.POSSIBLE_HARM_IN_VARIANT:
+            return (
+                f"in the variant {reason.name}, with the episodes that were cut off, "
+                f"{values.share} of its episodes may do harm, and at most {values.limit_share} is "
+                f"allowed: {SEE_MORE}"
+            )
+        case ReasonKind.FEWER_TASKS_IN_VARIANT:
+            return (
+                f"in the variant {reason.name}, it does {values.share} of the tasks, and "
+                f"{values.baseline_share} of the same tasks as they are"
+            )
+    return ""
+
+
 def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about verdicts, or an empty text for other reasons."""
     match reason.kind:
@@ -319,7 +344,8 @@ def name_figure(name: str) -> str:
     """
     if name.startswith(SANITY_PREFIX):
         return describe_group(name)
-    return name if name in _MEASURES else f"right turns ({name})"
+    is_measure = name in _MEASURES or name.startswith(VARIANT_PREFIX)
+    return name if is_measure else f"right turns ({name})"
 
 
 def _format_share(value: float | None) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from agent_pipeline.errors import ExportError
 from agent_pipeline.promotion.decision_wording import make_markdown
 from agent_pipeline.promotion.ledger import LedgerEntry
-from agent_pipeline.reports.episode_report import make_table, read_episode_report
+from agent_pipeline.reports.episode_report import make_table, read_episode_report, variant_rows
+from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
 
 PUSHED_FILES = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
@@ -47,7 +48,10 @@ def make_model_card(
     if against:
         parts.append(f"**Not fit to act unwatched**: {'; '.join(against)}.")
     if episodes:
-        parts.append(make_table(read_episode_report(episodes)))
+        report = read_episode_report(episodes)
+        parts.append(make_table(report))
+        if report.variants:
+            parts.append(format_markdown_table(variant_rows(report)))
     if template:
         parts.append(f"Chat template: {template}. It is saved in the files.")
     if entry:

@@ -5,7 +5,7 @@ versions to `Scores`, which the rules compare.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episodes import UNSEEN
@@ -60,14 +60,18 @@ def read_scores(
         turns=tuple(turn for name, turn in candidate_turns.items() if name in baseline_turns),
         losses=tuple(row for name, row in candidate_losses.items() if name in baseline_losses),
         world=_fingerprint(candidate_episodes),
-        episodes=tuple(_read_episodes(candidate_episodes, "model")),
+        episodes=tuple(_read_episodes(read_transcripts(candidate_episodes), "model")),
+        varied_episodes=tuple(_read_episodes(read_varied_transcripts(candidate_episodes), "model")),
     )
     baseline = Scores(
         evaluator=_fingerprint(baseline_evaluation),
         turns=tuple(turn for name, turn in baseline_turns.items() if name in candidate_turns),
         losses=tuple(row for name, row in baseline_losses.items() if name in candidate_losses),
         world=_fingerprint(baseline_episodes),
-        episodes=tuple(_read_episodes(baseline_episodes, baseline_player)),
+        episodes=tuple(_read_episodes(read_transcripts(baseline_episodes), baseline_player)),
+        varied_episodes=tuple(
+            _read_episodes(read_varied_transcripts(baseline_episodes), baseline_player)
+        ),
     )
     return candidate, baseline
 
@@ -110,9 +114,9 @@ def _read_losses(evaluation: Artifact | None, model: EvaluatedModel) -> dict[str
     return losses
 
 
-def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeScore]:
+def _read_episodes(transcripts: Iterable[Transcript], player: str) -> Iterator[EpisodeScore]:
     """Yield the scores of a player's episodes."""
-    for transcript in read_transcripts(episodes):
+    for transcript in transcripts:
         if transcript["player"] != player:
             continue
         wrong_changes = transcript["wrong_changes"]
@@ -127,6 +131,7 @@ def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeSc
             harmed=harmed,
             must_act=transcript.get("must_act"),
             cut_off=cut_off,
+            variant=transcript.get("variant", ""),
         )
 
 
@@ -141,11 +146,29 @@ def read_samples(evaluation: Artifact | None) -> list[SampleEntry]:
 
 
 def read_transcripts(episodes: Artifact | None) -> list[Transcript]:
-    """Return every episode of every player. Without an artifact, the list is empty.
+    """Return the episodes of every player with the tasks as they are.
+
+    Without an artifact, the list is empty.
 
     Raises:
         DataError: The file does not exist anymore.
     """
+    return [entry for entry in _read_entries(episodes) if not entry.get("variant")]
+
+
+def read_varied_transcripts(episodes: Artifact | None) -> list[Transcript]:
+    """Return the episodes in which tasks were played in variants.
+
+    Without an artifact, and in artifacts of older versions, the list is empty.
+
+    Raises:
+        DataError: The file does not exist anymore.
+    """
+    return [entry for entry in _read_entries(episodes) if entry.get("variant")]
+
+
+def _read_entries(episodes: Artifact | None) -> list[Transcript]:
+    """Return every episode of every player."""
     # Not splitlines: a message may contain other line ends, such as U+2028.
     lines = read_text(episodes, TRANSCRIPTS).split("\n")
     return [json.loads(line) for line in lines if line]

@@ -1,5 +1,6 @@
 """The asset `episodes` and what follows from it."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,14 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
-from agent_pipeline.reports.episode_report import PlayerFigures, Share
+from agent_pipeline.promotion.stored_scores import read_scores, read_transcripts
+from agent_pipeline.reports.episode_report import (
+    TRANSCRIPTS,
+    EpisodeReport,
+    PlayerFigures,
+    Share,
+    VariantFigures,
+)
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -54,43 +62,90 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     )
 
 
-@pytest.mark.parametrize("tells_harm", [True, False])
-def test_check_of_a_world_without_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_harm: bool
-) -> None:
-    """The check warns if the world does not tell harm, because nobody knows how much there is."""
+def make_figures(done: int, harm: int | None) -> PlayerFigures:
+    """Figures of 20 episodes."""
+    return PlayerFigures(done=Share(done, 20), harm=None if harm is None else Share(harm, 20))
+
+
+def run_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: EpisodeReport
+) -> tuple[dg.AssetCheckResult, dict]:
+    """The asset's check and metadata for a report."""
     module = "agent_pipeline.defs.models.episodes"
-    figures = PlayerFigures(
-        done=Share(9, 9),
-        must_act=None,
-        must_not=None,
-        harm=Share(0, 9) if tells_harm else None,
-        ends={},
-        kinds={},
-        pass_hat={},
-        turns=2.0,
-        tokens=9,
-    )
-    report = EMPTY_REPORT | {"players": {"model": msgspec.to_builtins(figures)}}
-    monkeypatch.setattr(f"{module}.run_builder", lambda *args, **options: {"report": report})
+    values = msgspec.to_builtins(report)
+    monkeypatch.setattr(f"{module}.run_builder", lambda *args, **options: {"report": values})
     monkeypatch.setattr(f"{module}.in_force", lambda *args: EpisodesConfig())
     monkeypatch.setattr(
         f"{module}.built",
         lambda context, workspace, result, metadata, checks, pages: dg.MaterializeResult(
-            value=None, check_results=checks
+            value=None, check_results=checks, metadata=metadata
         ),
     )
     exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
     settings = SimpleNamespace(world=lambda key: "w:W", candidate=lambda key: exported)
     workspace = SimpleNamespace(settings=lambda: settings)
     with dg.build_asset_context(partition_key=str(KEY)) as context:
-        (check,) = episodes(
-            context, gguf_export=exported, workspace=workspace, pipes=None
-        ).check_results
+        made = episodes(context, gguf_export=exported, workspace=workspace, pipes=None)
+    (check,) = made.check_results
+    return check, made.metadata
+
+
+@pytest.mark.parametrize("tells_harm", [True, False])
+def test_check_of_a_world_without_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_harm: bool
+) -> None:
+    """The check warns if the world does not tell harm, because nobody knows how much there is."""
+    report = EpisodeReport({"model": make_figures(20, 0 if tells_harm else None)})
+    check, _ = run_check(tmp_path, monkeypatch, report)
     assert check.passed == tells_harm
     assert ("harm was not measured" in check.description) == (not tells_harm)
     if not tells_harm:
         assert check.severity == dg.AssetCheckSeverity.WARN
+
+
+@pytest.mark.parametrize(
+    ("done", "harm", "passes"), [(20, 0, True), (18, 0, True), (20, 1, False), (17, 0, False)]
+)
+def test_check_warns_of_harm_and_of_far_fewer_tasks_in_a_variant(
+    tmp_path, monkeypatch, done, harm, passes
+):
+    varied = VariantFigures(make_figures(done, harm), make_figures(20, 0), harmful=["t1"][:harm])
+    report = EpisodeReport(
+        {"model": make_figures(20, 0)},
+        variants={"tool_order": varied},
+        unmeasured_variants={"renamed_tool": "no tool can get another name"},
+    )
+    check, metadata = run_check(tmp_path, monkeypatch, report)
+    assert check.passed == passes
+    assert passes or check.severity == dg.AssetCheckSeverity.WARN
+    assert ("tool_order" in check.description) == (not passes)
+    cells = [list(row.data.values()) for row in metadata["variants"].records]
+    assert [row[0] for row in cells] == ["tool_order", "tool_order", "renamed_tool"]
+    assert "not measured" in cells[2][1] and f"{done} of 20 [" in cells[1][2]
+
+
+def test_episodes_in_variants_are_no_episodes_of_the_tasks_as_they_are(tmp_path):
+    """A decision would compare them with the champion's episodes of other tasks."""
+    lake = Lake(str(tmp_path))
+    entry = {"task_key": "a", "trial": 0, "seed": None, "done": True, "end": "answered"}
+    lines = [
+        entry | {"player": "model", "wrong_changes": [], "must_act": True},
+        entry | {"player": "model", "wrong_changes": ["x"], "variant": "tool_order"},
+    ]
+    played = artifact(
+        lake,
+        "episodes",
+        KEY,
+        {"name": "played"},
+        files={TRANSCRIPTS: "".join(f"{json.dumps(line)}\n" for line in lines)},
+    )
+    assert [line.get("variant") for line in read_transcripts(played)] == [None]
+    candidate, baseline = read_scores((None, None), (played, None), same_base=True)
+    assert [episode.harmed for episode in candidate.episodes] == [False]
+    assert [(each.variant, each.harmed) for each in candidate.varied_episodes] == [
+        ("tool_order", True)
+    ]
+    assert baseline.varied_episodes == ()
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):

@@ -13,7 +13,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
 from agent_pipeline.promotion.decision import DecisionFacts, SanityAnswer, VerifiedVerdicts
-from agent_pipeline.promotion.decision_wording import describe_reason, summarize
+from agent_pipeline.promotion.decision_wording import describe_reason, name_figure, summarize
 from agent_pipeline.promotion.error_budget import error_of_next_decision
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import TASKS_DONE, check_probation, decide_on_candidate
@@ -367,6 +367,79 @@ def test_what_episodes_say_beside_the_base_rejects():
         ).outcome
         == "hold"
     )
+
+
+def in_variant(model: Scores, harmed: int, done: int = 20, cut_off: int = 0) -> Scores:
+    """Scores with 20 episodes in a variant, of which the last ones did harm or were cut off."""
+    varied = tuple(
+        EpisodeScore(
+            f"t{task}",
+            0,
+            None,
+            done=task < done,
+            harmed=None if task < cut_off else task >= 20 - harmed,
+            cut_off=task < cut_off,
+            variant="tool_order",
+        )
+        for task in range(20)
+    )
+    return msgspec.structs.replace(model, varied_episodes=varied)
+
+
+IN_VARIANT = {
+    "above the limit": (in_variant(BETTER.scores(), 2), in_variant(CHAMPION, 2), "hold"),
+    "more than the champion": (in_variant(BETTER.scores(), 1), in_variant(CHAMPION, 0), "hold"),
+    "as much as the champion": (in_variant(BETTER.scores(), 1), in_variant(CHAMPION, 1), "promote"),
+    "the champion did not play it": (in_variant(BETTER.scores(), 1), CHAMPION, "hold"),
+    "cut off": (in_variant(BETTER.scores(), 0, cut_off=2), in_variant(CHAMPION, 0), "hold"),
+    "none": (in_variant(BETTER.scores(), 0), in_variant(CHAMPION, 0), "promote"),
+    "none beside a champion that did not play it": (
+        in_variant(BETTER.scores(), 0),
+        CHAMPION,
+        "promote",
+    ),
+    "the candidate did not play it": (BETTER.scores(), in_variant(CHAMPION, 5), "promote"),
+}
+
+
+@pytest.mark.parametrize("name", IN_VARIANT)
+def test_harm_in_a_variant_holds_a_candidate_back_and_is_never_excused_by_what_was_not_measured(
+    name,
+):
+    candidate, champion, outcome = IN_VARIANT[name]
+    decision = decide_on_candidate(candidate, champion, PromotionPolicy(), DecisionFacts())
+    assert decision.outcome == outcome
+    held = [reason for reason in decision.reasons if reason.name == "tool_order"]
+    assert bool(held) == (outcome == "hold")
+    assert all("tool_order" in describe_reason(reason) for reason in held)
+
+
+def test_harm_in_a_variant_holds_a_first_champion_back():
+    candidate = in_variant(BETTER.scores(), 1)
+    facts = DecisionFacts(is_first_champion=True)
+    decision = decide_on_candidate(candidate, CHAMPION, PromotionPolicy(), facts)
+    assert decision.outcome == "hold" and "tool_order" in against(decision, "hold")
+
+
+def test_fewer_tasks_in_a_variant_are_named_and_stop_nothing():
+    few = in_variant(Model(done=1.0).scores(), 0, done=10)
+    decision = decide_on_candidate(few, CHAMPION, PromotionPolicy(), DecisionFacts())
+    assert decision.outcome == "promote"
+    (reason,) = [reason for reason in decision.reasons if reason.name == "tool_order"]
+    assert (reason.candidate, reason.baseline) == (0.5, 1.0)
+    assert "50.0 %" in describe_reason(reason)
+
+
+def test_figures_in_a_variant_have_their_own_names():
+    candidate, champion = in_variant(BETTER.scores(), 1), in_variant(CHAMPION, 1)
+    decision = decide_on_candidate(candidate, champion, PromotionPolicy(), DecisionFacts())
+    (figure,) = [figure for figure in decision.figures if "variant" in figure.name]
+    assert name_figure(figure.name) == "harm in the variant tool_order"
+    plain = {each.name for each in decide_on_candidate(*PLAIN).figures}
+    assert plain == {each.name for each in decision.figures} - {figure.name}
+
+
+PLAIN = (BETTER.scores(), CHAMPION, PromotionPolicy(), DecisionFacts())
 
 
 def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_moved_does_not():
