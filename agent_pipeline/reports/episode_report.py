@@ -195,7 +195,7 @@ def make_episode_report(
         played: The episodes by player.
     """
     plain_tasks = [task for task in tasks if not task.get(VARIANT)]
-    asked = {str(task[VARIANT]) for task in tasks if task.get(VARIANT)}
+    chosen = {str(task[VARIANT]) for task in tasks if task.get(VARIANT)}
     variants = measure_variants(played.get("model", ()))
     report = EpisodeReport(
         players={
@@ -208,7 +208,7 @@ def make_episode_report(
         trials=trials,
         variants=variants,
         unmeasured_variants={
-            name: NOT_POSSIBLE.get(name, NOT_PLAYED) if name in asked else NOT_PLAYED
+            name: NOT_POSSIBLE.get(name, NOT_PLAYED) if name in chosen else NOT_PLAYED
             for name in list_variants(world)
             if name not in variants
         },

@@ -149,7 +149,7 @@ def test_an_endpoint_that_refuses_all_ends_the_play_with_one_sentence(
 def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
     tmp_path: Path, rows: list[dict[str, str]]
 ) -> None:
-    with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
+    with endpoint(lambda request, number: says("Sorry, the 30 days are over.")) as server:
         for night in ("one", "two"):
             play(
                 "shop/support",
@@ -179,8 +179,10 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
     assert {each.task_key for each in sessions} < {row["task_key"] for row in rows}
     world = World()
     for each in sessions:
-        world.reset(each.task_key)
-        assert each.judgment == ("unacceptable" if world.must_act else "acceptable")
+        for _ in world.reset(each.task_key), *world._task.turns[1:]:
+            world.user.reply("Sorry, the 30 days are over.")
+        is_right = not (world.must_act or world.said_wrong)
+        assert each.judgment == ("acceptable" if is_right else "unacceptable")
     assert {each.judgment for each in sessions} == {"acceptable", "unacceptable"}
 
 

@@ -593,6 +593,11 @@ def test_the_world_in_the_documentation_works():
     assert good.done and good.must_act and not good.wrong_changes
     assert not bad.done and bad.wrong_changes == ["B2"]
     assert refused.done and not refused.must_act
+    exec(page.read_text(encoding="utf-8").split("```py\n")[1].split("```")[0], names)
+    varied = [row | {"variant": "polite_user"} for row in rows]
+    (polite, *_) = play(names["CarefulAirline"], varied, recorded_player(turns))
+    assert polite.done and polite.variant == "polite_user"
+    assert "Good morning!" in polite.messages[0]["content"]
 
 
 def test_a_call_that_a_server_cannot_read_ends_its_episode_and_no_others():
