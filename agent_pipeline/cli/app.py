@@ -19,12 +19,14 @@ from agent_pipeline.cli import (
     sessions,
     stores,
 )
+from agent_pipeline.cli.chat import chat
 from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.doctor import doctor
 from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
 from agent_pipeline.cli.registry import Command, OrderedGroup, register
+from agent_pipeline.cli.serve import serve
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.models.threads import control_threads, let_idle_threads_sleep
 
@@ -155,6 +157,22 @@ PANELS: dict[str, list[Command]] = {
             "rollback",
             ("rollback shop/support", "rollback shop/support --to 3"),
             "models show {partition}",
+        ),
+        Command(
+            chat,
+            "chat",
+            (
+                "chat shop/support",
+                "chat shop/support --model candidate --compare champion",
+                "chat shop/support --tools ask",
+            ),
+            "report {partition}",
+        ),
+        Command(
+            serve,
+            "serve",
+            ("serve shop/support", "serve shop/support --port 8081"),
+            "chat {partition}",
         ),
         Command(
             play,

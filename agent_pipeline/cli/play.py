@@ -1,9 +1,7 @@
 """The command play: a model does an agent's tasks, and the sessions are written as a store."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +13,6 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import throttled
 
 if TYPE_CHECKING:
-    from agent_pipeline.compute.playing import OpenedPlayer
     from agent_pipeline.evaluation.episodes import Episode
 
 
@@ -66,6 +63,7 @@ def play(
     ] = None,
 ) -> None:
     """Let a model do an agent's tasks in the agent's world, and write the sessions as a store."""
+    from agent_pipeline.cli.players import open_player
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
@@ -107,7 +105,7 @@ def play(
         trials,
         hash_json([str(out.resolve()), model])[:8],
     )
-    players = {"model": _player(model, key, temperature, limits)}
+    players = {"model": open_player(model, key, temperature, limits)}
     progress = throttled(partial(typer.echo, err=True))
     report, played = play_all(
         world, chosen, players, {}, max_turns or usual.max_turns, trials, progress
@@ -225,73 +223,3 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
         "tools": episode.tools,
         "messages": episode.messages,
     }
-
-
-def _player(
-    model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]
-) -> "OpenedPlayer":
-    """Open the model that the options name as a player.
-
-    Args:
-        model: The model's name, file or address.
-        key: The agent's partition.
-        temperature: The sampling temperature.
-        limits: The longest message and the longest conversation, in tokens.
-    """
-    from agent_pipeline.compute.playing import gguf_player, memory_player
-    from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.evaluation.players import endpoint_player
-    from agent_pipeline.export.serving_folder import Form, served_form
-    from agent_pipeline.judging.llm_client import Endpoint
-    from agent_pipeline.models.base_model import resolve_base_model
-    from agent_pipeline.promotion.ledger import EXPORT
-
-    settings = load_settings()
-    lake = settings.open_lake()
-    if model.startswith(("http://", "https://")):
-        url, _, name = model.partition("#")
-        parameters = {"temperature": temperature, "max_tokens": limits[0]}
-        return nullcontext(
-            endpoint_player(
-                Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters)
-            )
-        )
-    if model == "champion" and lake.champion(EXPORT, key) is None:
-        raise SettingsError(
-            f"{key} has no champion to play: run `agent-pipeline promote {key}` to make the "
-            "latest export the champion."
-        )
-    if model in ("champion", "gguf") or model.endswith(".gguf"):
-        export = (
-            lake.champion(EXPORT, key)
-            if model == "champion"
-            else lake.latest(EXPORT, key)
-            if model == "gguf"
-            else None
-        )
-        form = served_form(lake, export) if export else Form(Path(model))
-        if not form.model.is_file():
-            raise SettingsError(
-                f"There is no GGUF file {form.model}: materialize `gguf_export`, or name another "
-                "file."
-            )
-        return gguf_player(form, *limits, temperature)
-    if model not in ("adapter", "base"):
-        raise SettingsError(
-            f"{model!r} is not a model that can play: give champion, gguf, adapter, base, a .gguf "
-            "file, or an endpoint as URL#name."
-        )
-    if temperature:
-        raise SettingsError(
-            "The models `adapter` and `base` decode greedily and take no temperature: leave "
-            "--temperature out, or play `gguf` or an endpoint."
-        )
-    adapter = settings.candidate(key)
-    made_from = adapter.manifest["made_from"]
-    base = resolve_base_model(
-        made_from["base_model"],
-        settings.cache_path,
-        settings.trust_remote_code,
-        made_from["base_revision"],
-    )
-    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)

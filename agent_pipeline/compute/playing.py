@@ -6,7 +6,7 @@ How an episode runs stands in `evaluation.episodes`, and what its report contain
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,13 @@ def _count_episodes_of(name: str, progress: Progress) -> Progress:
 
 @contextmanager
 def gguf_player(
-    form: Form, max_new_tokens: int, max_length: int, temperature: float
+    form: Form,
+    max_new_tokens: int,
+    max_length: int,
+    temperature: float,
+    side_by_side: bool = True,
 ) -> Iterator[list[Player]]:
-    """Open an exported model as a player, in two servers of llama.cpp.
+    """Open an exported model as a player, in one or two servers of llama.cpp.
 
     A server remembers the conversation that it read last, so each server plays one episode after
     the other.
@@ -160,11 +164,13 @@ def gguf_player(
         max_new_tokens: The largest number of tokens per answer.
         max_length: The size of the context in tokens.
         temperature: The sampling temperature; 0 is greedy.
+        side_by_side: Whether two servers share the threads, which is faster for many episodes. One
+            server is faster for one conversation.
 
     Yields:
         One player per server.
     """
-    from agent_pipeline.export.llama import two_servers
+    from agent_pipeline.export.llama import LlamaCpp, two_servers
 
     template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
     parameters = {
@@ -175,9 +181,16 @@ def gguf_player(
         "logprobs": True,
         "top_logprobs": 1,
     }
-    with two_servers(
-        form.model, n_ctx=max_length, lora=form.lora, chat_template=template
-    ) as servers:
+    options: dict[str, Any] = {
+        "n_ctx": max_length,
+        "lora": form.lora,
+        "chat_template": template,
+    }
+    with ExitStack() as stack:
+        if side_by_side:
+            servers = stack.enter_context(two_servers(form.model, **options))
+        else:
+            servers = [stack.enter_context(LlamaCpp(form.model, **options))]
         of_server = [
             (url, form.model.stem, key, parameters)
             for url, key in (server.endpoint for server in servers)

@@ -7,7 +7,7 @@ many conversations in one batch. Players are in `players`, and worlds are in `wo
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -307,6 +307,43 @@ def _begin_episode(world: Callable[[], World], task: _Task) -> "_RunningEpisode 
     return episode if episode.is_possible else None
 
 
+@dataclass(frozen=True)
+class TaskOpening:
+    """The beginning of a task in a world.
+
+    Attributes:
+        system: The system messages.
+        user: The first message of the user; empty if the task has none.
+        tools: The tools.
+    """
+
+    system: list[Message]
+    user: list[Message]
+    tools: list[Tool]
+
+
+def start_task(world: World, row: Mapping[str, Any], left_out: Collection[str] = ()) -> TaskOpening:
+    """Start a task in a world, and return the beginning of the conversation.
+
+    Args:
+        world: The world, which `reset` starts.
+        row: The arguments of `reset`. The row's messages and tools are used if the world has none.
+        left_out: The names of arguments that `reset` does not get.
+    """
+    arguments = _reset_arguments(world, row)
+    text = world.reset(**{name: value for name, value in arguments.items() if name not in left_out})
+    recorded = list(row.get("messages") or ())
+    system = system_message(world)
+    system_messages: list[Message] = (
+        [{"role": "system", "content": system}] if system else opening_messages(recorded, "system")
+    )
+    user_messages: list[Message] = (
+        [{"role": "user", "content": text}] if text else opening_messages(recorded, "user")
+    )
+    tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
+    return TaskOpening(system_messages, user_messages, tools)
+
+
 class _RunningEpisode:
     """An episode that is being played, with its world and the conversation so far.
 
@@ -325,23 +362,10 @@ class _RunningEpisode:
         self._refused = ""
         row = task.row
         change_request = GENERAL_VARIANTS.get(task.variant)
-        arguments = _reset_arguments(world, row)
-        if change_request:  # the world knows nothing of such a variant
-            arguments = {name: value for name, value in arguments.items() if name != VARIANT}
-        opening = world.reset(**arguments)
-        recorded = list(row.get("messages") or ())
-        system = system_message(world)
-        self._messages: list[Message] = (
-            [{"role": "system", "content": system}]
-            if system
-            else opening_messages(recorded, "system")
-        )
-        self._messages += (
-            [{"role": "user", "content": opening}]
-            if opening
-            else opening_messages(recorded, "user")
-        )
-        tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
+        # The world knows nothing of such a variant.
+        opening = start_task(world, row, [VARIANT] if change_request else [])
+        self._messages: list[Message] = [*opening.system, *opening.user]
+        tools = opening.tools
         request: ShownRequest | None = ShownRequest(self._messages, tools)
         if request and change_request:
             request = change_request(request, str(row.get("task_key", task.number)))

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,6 +123,32 @@ def greedy_answers(
             thread.shutdown(cancel_futures=True)
 
 
+@dataclass(frozen=True)
+class ListenAt:
+    """The address at which a server listens for clients.
+
+    Attributes:
+        host: The address of this machine, such as 127.0.0.1.
+        port: The port.
+        model: The name of the model in requests.
+        api_key: The key that clients must send; empty for no key.
+    """
+
+    host: str
+    port: int
+    model: str
+    api_key: str = ""
+
+    @property
+    def url(self) -> str:
+        """The URL of the server."""
+        return (
+            f"http://[{self.host}]:{self.port}"
+            if ":" in self.host
+            else f"http://{self.host}:{self.port}"
+        )
+
+
 class LlamaCpp:
     """A GGUF file in memory, perhaps with an adapter. It is a context manager, because the file
     takes hundreds of megabytes.
@@ -136,6 +163,8 @@ class LlamaCpp:
         threads: The number of threads; by default `default_threads()`.
         lora: The GGUF of an adapter.
         chat_template: The chat template to use instead of the file's.
+        listen_at: The address for clients; by default a free port of the loopback interface, with a
+            key that only this object has.
 
     Raises:
         ExportError: The file cannot be loaded, or a request is refused.
@@ -148,9 +177,10 @@ class LlamaCpp:
         threads: int | None = None,
         lora: Path | None = None,
         chat_template: str = "",
+        listen_at: ListenAt | None = None,
     ):
         self.path = gguf
-        self._key = secrets.token_hex(16)
+        self._key = listen_at.api_key if listen_at else secrets.token_hex(16)
         threads = threads or default_threads()
         import xllamacpp
 
@@ -169,6 +199,10 @@ class LlamaCpp:
         # 27148, a conversation was answered with the words of another conversation.
         params.cache_ram_mib = 0
         params.port, params.api_keys, params.ui = 0, [self._key], False
+        if listen_at:
+            params.hostnames, params.port = [listen_at.host], listen_at.port
+            params.api_keys = [self._key] if self._key else []
+            params.model_alias, params.ui = {listen_at.model}, True
         # Treat a trailing assistant message as a complete message, not as a beginning to continue,
         # as transformers does.
         params.prefill_assistant = False

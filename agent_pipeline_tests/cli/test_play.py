@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.cli.play import _player, _session_ids, play
+from agent_pipeline.cli.play import _session_ids, play
+from agent_pipeline.cli.players import open_player
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions
@@ -37,7 +38,7 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(
     )
     monkeypatch.setattr("agent_pipeline.compute.playing.memory_player", lambda *given: None)
     for model in ("adapter", "base"):
-        _player(model, KEY, 0.0, (8, 512))
+        open_player(model, KEY, 0.0, (8, 512))
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
 
 

@@ -1,0 +1,88 @@
+"""The models that a command's option names, opened as players."""
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey
+
+if TYPE_CHECKING:
+    from agent_pipeline.compute.playing import OpenedPlayer
+
+
+def open_player(
+    model: str,
+    key: PartitionKey,
+    temperature: float,
+    limits: tuple[int, int],
+    side_by_side: bool = True,
+) -> "OpenedPlayer":
+    """Open the model that the options name as a player.
+
+    Args:
+        model: The model's name, file or address.
+        key: The agent's partition.
+        temperature: The sampling temperature.
+        limits: The longest message and the longest conversation, in tokens.
+        side_by_side: Whether a GGUF file plays in two servers, which is faster for many
+            conversations and slower for one conversation.
+    """
+    from agent_pipeline.compute.playing import gguf_player, memory_player
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.evaluation.players import endpoint_player
+    from agent_pipeline.export.serving_folder import Form, served_form
+    from agent_pipeline.judging.llm_client import Endpoint
+    from agent_pipeline.models.base_model import resolve_base_model
+    from agent_pipeline.promotion.ledger import EXPORT
+
+    settings = load_settings()
+    lake = settings.open_lake()
+    if model.startswith(("http://", "https://")):
+        url, _, name = model.partition("#")
+        parameters = {"temperature": temperature, "max_tokens": limits[0]}
+        return nullcontext(
+            endpoint_player(
+                Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters)
+            )
+        )
+    if model == "champion" and lake.champion(EXPORT, key) is None:
+        raise SettingsError(
+            f"{key} has no champion to play: run `agent-pipeline promote {key}` to make the "
+            "latest export the champion."
+        )
+    if model in ("champion", "gguf") or model.endswith(".gguf"):
+        export = (
+            lake.champion(EXPORT, key)
+            if model == "champion"
+            else lake.latest(EXPORT, key)
+            if model == "gguf"
+            else None
+        )
+        form = served_form(lake, export) if export else Form(Path(model))
+        if not form.model.is_file():
+            raise SettingsError(
+                f"There is no GGUF file {form.model}: materialize `gguf_export`, or name another "
+                "file."
+            )
+        return gguf_player(form, *limits, temperature, side_by_side)
+    if model not in ("adapter", "base"):
+        raise SettingsError(
+            f"{model!r} is not a model that can play: give champion, gguf, adapter, base, a .gguf "
+            "file, or an endpoint as URL#name."
+        )
+    if temperature:
+        raise SettingsError(
+            "The models `adapter` and `base` decode greedily and take no temperature: leave "
+            "--temperature out, or play `gguf` or an endpoint."
+        )
+    adapter = settings.candidate(key)
+    made_from = adapter.manifest["made_from"]
+    base = resolve_base_model(
+        made_from["base_model"],
+        settings.cache_path,
+        settings.trust_remote_code,
+        made_from["base_revision"],
+    )
+    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)
