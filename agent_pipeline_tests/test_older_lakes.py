@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.cli.report import count_splits, print_report
+from agent_pipeline.cli.report import print_report
 from agent_pipeline.datasets.build import build_kto, build_sft, build_sharegpt
 from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
@@ -21,6 +21,7 @@ from agent_pipeline.errors import DataError, LakeError
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.export.report import read_export_report
+from agent_pipeline.governance.agent_status import count_splits
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.lineage import model_lineage, session_lineage

@@ -22,7 +22,7 @@ from dagster._core.errors import DagsterPipesExecutionError
 from dagster._core.event_api import RunStatusChangeEventType
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._utils import tail_file
-from dagster._utils.schedules import is_valid_cron_schedule
+from dagster._utils.schedules import get_next_cron_tick, is_valid_cron_schedule
 
 __all__ = [
     "DAEMON_MODULE",
@@ -33,12 +33,13 @@ __all__ = [
     "WholeLineReader",
     "WorkerStatus",
     "execute_shell_run",
+    "get_next_cron_tick",
     "is_code_location_starting",
     "is_valid_cron_schedule",
     "rename_op",
     "run_dev_command",
 ]
-"""Five types and functions of Dagster that its public interface uses but does not export."""
+"""Six types and functions of Dagster that its public interface uses but does not export."""
 
 DAEMON_MODULE = "dagster._daemon"
 """Name of the module behind the program `dagster-daemon`, which `python -m` finds without a PATH.

@@ -23,10 +23,12 @@ from agent_pipeline.cli.chat import chat
 from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.doctor import doctor
 from agent_pipeline.cli.instance import dagster_home, database_sentence
+from agent_pipeline.cli.night import night
 from agent_pipeline.cli.pages import pages
 from agent_pipeline.cli.play import play
 from agent_pipeline.cli.registry import Command, OrderedGroup, register
 from agent_pipeline.cli.serve import serve
+from agent_pipeline.cli.status import status
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.models.threads import control_threads, let_idle_threads_sleep
 
@@ -80,6 +82,16 @@ PANELS: dict[str, list[Command]] = {
         ),
     ],
     "Data": [
+        Command(
+            sessions.list_sessions,
+            "sessions list",
+            (
+                "sessions list --agent shop/support",
+                "sessions list --dropped unjudged --limit 5",
+                "sessions list --damage orphan_output --json",
+            ),
+            "sessions show SESSION_ID",
+        ),
         Command(
             sessions.show,
             "sessions show",
@@ -202,7 +214,13 @@ PANELS: dict[str, list[Command]] = {
         ),
     ],
     "Operate": [
-        Command(stores.status, "status", ("status",), "materialize PARTITION"),
+        Command(status, "status", ("status", "status --json"), "materialize PARTITION"),
+        Command(
+            night,
+            "night",
+            ("night --dry-run", "night --dry-run --json"),
+            "materialize PARTITION",
+        ),
         Command(checking.test_notification, "notify test", ("notify test",), "config show"),
         Command(running.dev, "dev", ("dev", "dev --port 3001"), "status"),
         Command(

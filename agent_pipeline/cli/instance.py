@@ -24,6 +24,21 @@ POSTGRES = "DAGSTER_POSTGRES_URL"
 _STORAGE = f"storage:\n  postgres:\n    postgres_url:\n      env: {POSTGRES}\n"
 
 
+def find_home() -> Path | None:
+    """Return Dagster's home if a command has used it, or None. Nothing is created."""
+    home = _name_home()
+    return home if (home / "dagster.yaml").exists() else None
+
+
+def _name_home() -> Path:
+    file = config_file()
+    return (
+        Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster")
+        .expanduser()
+        .resolve()
+    )
+
+
 def dagster_home() -> Path:
     """Return Dagster's home, and create it with a `dagster.yaml` if it is missing.
 
@@ -35,12 +50,7 @@ def dagster_home() -> Path:
             file, or
             dagster-postgres is not installed.
     """
-    file = config_file()
-    home = (
-        Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster")
-        .expanduser()
-        .resolve()
-    )
+    home = _name_home()
     yaml, postgres = home / "dagster.yaml", os.environ.get(POSTGRES)
     try:
         home.mkdir(parents=True, exist_ok=True)

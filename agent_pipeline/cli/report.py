@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.cli.words import with_noun
-from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.evaluation_report import (
     EvaluationReport,
     read_evaluation_report,
 )
 from agent_pipeline.evaluation.intervals import shown as with_interval
+from agent_pipeline.governance.agent_status import count_splits, describe_training
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
@@ -29,7 +29,7 @@ from agent_pipeline.reports.episode_report import (
 )
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import STEPS, describe_used_template, name_adapter_asset
-from agent_pipeline.training.report import SkippedReport, StepReport, read_step_report
+from agent_pipeline.training.report import read_step_report
 
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
@@ -54,52 +54,12 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
         )
 
 
-def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:
-    """Count the SFT rows of a partition by split. Return an empty result without a table."""
-    if not lake.has(SFT_TABLE, key):
-        return Counter()
-    return Counter(read_sft_columns(lake, key, ["split"])["split"].to_pylist())
-
-
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
     """Return the latest complete artifact of an asset, or None."""
     try:
         return lake.latest(asset, key)
     except DataError:
         return None
-
-
-def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
-    """Return one line per partition: sessions, kept sessions, rows and models."""
-    table = Table(title=str(lake.root), title_justify="left")
-    for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", "models"):
-        table.add_column(
-            column,
-            justify="left" if column in ("partition", "models") else "right",
-            no_wrap=column == "partition",
-        )
-    for key in keys:
-        counts, splits = (
-            count_values(lake, "curated_sessions", "drop_reason", key),
-            count_splits(lake, key),
-        )
-        pairs = (
-            lake.open("preference_dataset", key).metadata.num_rows
-            if lake.has("preference_dataset", key)
-            else 0
-        )
-        models = ", ".join(asset for asset in MODEL_ASSETS if latest(lake, asset, key)) or "none"
-        numbers = [
-            counts.total(),
-            counts["kept"],
-            *(splits[name] for name in ("train", "select", "test")),
-            pairs,
-        ]
-        was_read = lake.has("sessions", key) or lake.has("curated_sessions", key)
-        table.add_row(
-            str(key), *(map(str, numbers) if was_read else ["not read yet", *[""] * 5]), models
-        )
-    return table
 
 
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
@@ -131,7 +91,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         for step in STEPS:
             if adapter := models.get(name_adapter_asset(step)):
                 console.print(
-                    f"  {step:<10} {_training(read_step_report(adapter))}", soft_wrap=True
+                    f"  {step:<10} {describe_training(read_step_report(adapter))}", soft_wrap=True
                 )
         if "sft_adapter" in models:
             console.print(
@@ -186,21 +146,6 @@ def _episodes(report: EpisodeReport) -> list[str]:
             f"[bold red]This model is not fit to act: {'; '.join(report.against)}.[/bold red]"
         )
     return lines
-
-
-def _training(report: StepReport) -> str:
-    """Return the loss of a training run, and how many rows it used and left out."""
-    if isinstance(report, SkippedReport):
-        return f"nothing was trained: {report.skipped}"
-    rows = report.rows
-    others = [
-        f"{count} {name.replace('_', ' ')}"
-        for name, count in rows.items()
-        if name not in ("in", "trained") and isinstance(count, int) and count
-    ]
-    dropped = f" ({', '.join(others)})" if others else ""
-    loss = f"loss {report.loss_first:.3f} → {report.loss_last:.3f} over {report.steps} steps"
-    return f"{loss}, {rows['trained']} of {rows['in']} rows{dropped}"
 
 
 COMPARED = {

@@ -1,4 +1,4 @@
-"""The commands about the contents of the store and the lake: discover and status."""
+"""The command discover, which shows the contents of a session store."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,12 +129,3 @@ def _counted(report: "PartitionReport") -> dict[str, int]:
         "side chains": report.side_chains,
     }
     return {"sessions": report.sessions, **judged, **others, "damaged": report.damaged}
-
-
-def status() -> None:
-    """Show what the lake contains for every partition."""
-    from agent_pipeline.cli.report import status_table
-    from agent_pipeline.defs.resources import Workspace
-
-    workspace = Workspace()
-    console.print(status_table(workspace.open_lake(), workspace.open_store().partitions()))

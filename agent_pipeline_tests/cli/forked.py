@@ -36,6 +36,7 @@ MODULES = (
             "report",
             "runs",
             "sessions",
+            "status",
             "stores",
         )
     ),

@@ -118,7 +118,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     night = Night(bench.lake, GOOD)
     decide(bench, monkeypatch, night)
     shown = CliRunner()
-    monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
+    monkeypatch.setattr("agent_pipeline.cli.models.console", Console(width=240))
     assert "waits for you" in shown.invoke(app, ["models", "list"]).output
     told: list[Any] = []
     monkeypatch.setattr(

@@ -10,13 +10,16 @@ import msgspec
 import typer
 
 from agent_pipeline.cli.app import PANELS, app
+from agent_pipeline.cli.night import PlannedNight
 from agent_pipeline.cli.registry import OLD_NAMES, fill
 from agent_pipeline.config.setting_list import SettingList
+from agent_pipeline.governance.agent_status import Status
 from agent_pipeline.governance.explain import SessionStory
 from agent_pipeline.governance.forgetting import Forgotten
 from agent_pipeline.governance.lineage import ModelLineage, SessionLineage
 from agent_pipeline.governance.model_list import ModelHistory, ModelList
 from agent_pipeline.governance.pruning import Pruned
+from agent_pipeline.governance.session_list import SessionList
 from agent_pipeline.ingestion.discovery import Discovery
 from agent_pipeline_tests.docs.markdown import GENERATED, join_parts, make_table, wrap
 from agent_pipeline_tests.docs.pages import DOCS
@@ -28,6 +31,7 @@ JSON_TYPES = {str: "string", int: "number", float: "number", bool: "boolean"}
 JSON_OUTPUTS = {
     "discover": Discovery,
     "config show": SettingList,
+    "sessions list": SessionList,
     "sessions show": SessionStory,
     "sessions show --lineage": SessionLineage,
     "models list": ModelList,
@@ -35,6 +39,8 @@ JSON_OUTPUTS = {
     "models show MODEL": ModelLineage,
     "forget": Forgotten,
     "prune": Pruned,
+    "status": Status,
+    "night --dry-run": PlannedNight,
 }
 """The struct that each command prints with `--json`."""
 

@@ -6,8 +6,9 @@ import re
 import msgspec
 import pytest
 
-from agent_pipeline.cli.report import _comparison, _episodes, _training
+from agent_pipeline.cli.report import _comparison, _episodes
 from agent_pipeline.evaluation.evaluation_report import parse_evaluation_report
+from agent_pipeline.governance.agent_status import describe_training
 from agent_pipeline.promotion.decision import Decision
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.reports.episode_report import parse_episode_report
@@ -26,7 +27,7 @@ def printed() -> set[str]:
     lines = [
         *_comparison(parse_evaluation_report(RECORDED["evaluation"])),
         *_episodes(EPISODES),
-        f"sft        {_training(parse_step_report(RECORDED['sft_adapter']))}",
+        f"sft        {describe_training(parse_step_report(RECORDED['sft_adapter']))}",
         f"decision   {summarize(msgspec.convert(RECORDED['decision'], Decision))}",
     ]
     return {MARKUP.sub("", line).strip() for line in lines}

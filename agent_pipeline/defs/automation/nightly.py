@@ -3,14 +3,15 @@
 New are sessions, verdicts, settings and code.
 """
 
-from collections.abc import Iterator
-from datetime import UTC, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from statistics import mean
 from typing import Any
 
 import dagster as dg
 
-from agent_pipeline._compat.dagster import is_valid_cron_schedule
+from agent_pipeline._compat.dagster import get_next_cron_tick, is_valid_cron_schedule
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.sections import NightSettings
 from agent_pipeline.config.settings import Settings, load_settings
@@ -20,13 +21,18 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import run_config
 from agent_pipeline.defs.runs import (
     AGENT_TAG,
+    CODE_VERSION_TAG,
     NIGHT_ENDS_TAG,
     NIGHT_TAG,
+    PENDING_TAG,
+    SETTINGS_VERSION_TAG,
+    STORE_VERSION_TAG,
     WAITING_TAG,
     LastRuns,
     version_tags,
 )
 from agent_pipeline.errors import PipelineError, SettingsError
+from agent_pipeline.judging.store_versions import StoreVersions
 from agent_pipeline.keys import parse_key
 from agent_pipeline.notifications import Notification, send_notifications
 
@@ -42,6 +48,19 @@ def cron_problems(settings: Settings) -> list[str]:
         f"The setting night.cron is {settings.night.cron!r}: set it to a cron expression, such as "
         "0 2 * * *."
     ]
+
+
+def next_night(night: NightSettings, after: datetime) -> datetime:
+    """Return the time at which the next night begins, in the time zone of the setting."""
+    return get_next_cron_tick(night.cron, after, night.timezone)
+
+
+def is_schedule_on(instance: dg.DagsterInstance) -> bool:
+    """Return whether the schedule `nightly` is switched on."""
+    return any(
+        state.name == nightly.name and state.status.value == "RUNNING"
+        for state in instance.all_instigator_state()
+    )
 
 
 def _clock() -> dict[str, Any]:
@@ -84,12 +103,10 @@ def nightly(
         ]
     )
     began = context.scheduled_execution_time.astimezone(UTC)
-    last = LastRuns(context.instance, names, began)
     settings = None
     try:
         settings = workspace.settings()
-        source = workspace.open_store()
-        versions = workspace.versions(source, TICK_SECONDS)
+        plan = plan_night(workspace, context.instance, names, began)
     except PipelineError as error:
         problem = (
             send_notifications(
@@ -102,11 +119,75 @@ def nightly(
         )
         yield dg.SkipReason(f"{error} {problem}".rstrip())
         return
+    plan.versions.save()
+    reasons += [f"{agent.partition}: {agent.reason}" for agent in plan.skipped]
+    problem = send_notifications(
+        settings.notify.urls, plan.notifications, settings.redaction_options
+    )
+    reasons += filter(None, [problem])
+    for reason in reasons:
+        context.log.info(reason)
+    yield from plan.requests
+    if not plan.requests:
+        yield dg.SkipReason("; ".join(reasons))
+
+
+@dataclass(frozen=True)
+class NightlyAgent:
+    """An agent in the plan of a night.
+
+    Attributes:
+        partition: The agent's partition.
+        reason: The reason why the night runs the agent, or why it skips the agent.
+    """
+
+    partition: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NightPlan:
+    """The agents that a night runs, and those that it skips.
+
+    Attributes:
+        requests: The requests of runs, in the order of the runs.
+        runs: The agents of these requests, with what is new.
+        skipped: The other agents, with the reasons.
+        notifications: The events that people should know about.
+        versions: The versions of the store, which `save` keeps for the next reading.
+    """
+
+    requests: list[dg.RunRequest]
+    runs: list[NightlyAgent]
+    skipped: list[NightlyAgent]
+    notifications: list[Notification]
+    versions: StoreVersions
+
+
+def plan_night(
+    workspace: Workspace, instance: dg.DagsterInstance, names: Sequence[str], began: datetime
+) -> NightPlan:
+    """Plan a night. Nothing is started, saved or sent.
+
+    Args:
+        workspace: The settings, the store and the lake.
+        instance: The Dagster instance, which has the last runs.
+        names: The partitions of the agents.
+        began: The time at which the night begins.
+
+    Raises:
+        PipelineError: The settings are wrong, or the store cannot be read.
+    """
+    settings, last = workspace.settings(), LastRuns(instance, names, began)
+    source = workspace.open_store()
+    versions = workspace.versions(source, TICK_SECONDS)
     night = {NIGHT_TAG: began.isoformat()}
     if settings.night.minutes:
         night[NIGHT_ENDS_TAG] = (began + timedelta(minutes=settings.night.minutes)).isoformat()
     requests: list[dg.RunRequest] = []
+    skipped: list[NightlyAgent] = []
     unsent: list[Notification] = []
+    news: dict[str, str] = {}
     for name in names:
         try:
             key = parse_key(name)
@@ -118,7 +199,7 @@ def nightly(
             )
             config = run_config(settings, key)
         except PipelineError as error:
-            reasons.append(f"{name}: {error}")
+            skipped.append(NightlyAgent(name, str(error)))
             unsent.append(Notification("no run this night", name, str(error)))
             continue
         needed = settings.new_sessions(key)
@@ -131,7 +212,7 @@ def nightly(
                 reason += (
                     f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
                 )
-            reasons.append(f"{name}: {reason}")
+            skipped.append(NightlyAgent(name, reason))
             days = last.days(name, began)
             if days and days % settings.notify.idle_days == 0:
                 unsent.append(
@@ -142,8 +223,9 @@ def nightly(
                     )
                 )
         elif name in last.unfinished:
-            reasons.append(f"{name}: its last run has not ended")
+            skipped.append(NightlyAgent(name, "its last run has not ended"))
         else:
+            news[name] = describe_news(last.tags(name), tags)
             requests.append(
                 dg.RunRequest(
                     f"{began.isoformat()}:{name}",
@@ -152,21 +234,45 @@ def nightly(
                     tags=tags | night | {AGENT_TAG: name},
                 )
             )
-    versions.save()
     requests.sort(key=lambda request: last.waiting(str(request.partition_key)))
     fit = _fit(requests, last, settings.night)
-    reasons += [
-        f"{request.partition_key}: it waits for the next night as number {number}: {fit} runs fit "
-        f"into night.runs and night.minutes"
+    skipped += [
+        NightlyAgent(
+            str(request.partition_key),
+            f"it waits for the next night as number {number}: {fit} runs fit into night.runs and "
+            "night.minutes",
+        )
         for number, request in enumerate(requests[fit:], 1)
     ]
-    problem = send_notifications(settings.notify.urls, unsent, settings.redaction_options)
-    reasons += filter(None, [problem])
-    for reason in reasons:
-        context.log.info(reason)
-    yield from requests[:fit]
-    if not requests:
-        yield dg.SkipReason("; ".join(reasons))
+    runs = [
+        NightlyAgent(str(request.partition_key), news[str(request.partition_key)])
+        for request in requests[:fit]
+    ]
+    return NightPlan(requests[:fit], runs, skipped, unsent, versions)
+
+
+_NEWS = {
+    STORE_VERSION_TAG: "new sessions or verdicts",
+    SETTINGS_VERSION_TAG: "changed settings",
+    CODE_VERSION_TAG: "a changed version of the pipeline",
+}
+
+
+def describe_news(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return what is new since an agent's last successful run.
+
+    Args:
+        before: The tags of that run; empty if there was no run.
+        now: The tags of the next run; empty if the sessions could not be read in time.
+    """
+    if STORE_VERSION_TAG not in before:
+        return "it has no successful run of all assets yet"
+    if not now:
+        return "its sessions could not be read in time, so the run finds out what is new"
+    changes = [text for tag, text in _NEWS.items() if before.get(tag) != now.get(tag)]
+    if not changes and PENDING_TAG in before:
+        return "sessions wait for the judge"
+    return " and ".join(changes) or "its last run trained nothing"
 
 
 def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) -> int:
