@@ -36,49 +36,49 @@ def status(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
     keys, lake = settings.open_store().partitions(), settings.open_lake()
     agents = [read_agent_status(lake, key) for key in keys]
     night = read_night_status(settings)
-    found = Status(without_credentials(str(lake.root)), agents, night)
+    shown = Status(without_credentials(str(lake.root)), agents, night)
     if as_json:
-        typer.echo(msgspec.json.encode(found))
+        typer.echo(msgspec.json.encode(shown))
         return None
-    for line in describe_status(found, min(console.width, WIDEST), datetime.now(UTC)):
+    for line in describe_status(shown, min(console.width, WIDEST), datetime.now(UTC)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return choose_next_step(found)
+    return choose_next_step(shown)
 
 
-def describe_status(found: "Status", width: int, today: datetime) -> Iterator[str]:
+def describe_status(shown: "Status", width: int, today: datetime) -> Iterator[str]:
     """Yield the lines about all agents, none of which is wider than the screen.
 
     Args:
-        found: The status of the agents.
+        shown: The status of the agents.
         width: The number of characters of a line.
         today: The time from which ages are counted.
     """
-    yield from _wrap("lake", found.lake, width)
-    if not found.agents:
+    yield from _wrap("lake", shown.lake, width)
+    if not shown.agents:
         yield from _wrap("agents", "none: the store has no sessions that a reader knows", width)
-    elif not any(agent.was_read for agent in found.agents):
+    elif not any(agent.was_read for agent in shown.agents):
         yield from _wrap("", "The lake is empty: no sessions were read into it yet.", width)
-    for agent in found.agents:
+    for agent in shown.agents:
         yield ""
         yield from textwrap.wrap(agent.partition, width)
         yield from _describe_agent(agent, width, today)
     yield ""
-    yield from _wrap("next night", _describe_night(found.night, today), width)
+    yield from _wrap("next night", _describe_night(shown.night, today), width)
 
 
-def choose_next_step(found: "Status") -> str:
+def choose_next_step(shown: "Status") -> str:
     """Return the next sensible command of the agent that is nearest to a model.
 
     An agent whose model waits for a person comes first, and then an agent without a model.
 
     Args:
-        found: The status of the agents.
+        shown: The status of the agents.
     """
-    if not found.agents:
+    if not shown.agents:
         return "discover"
-    waiting = [agent for agent in found.agents if agent.model and agent.model.waits]
-    without_model = [agent for agent in found.agents if agent.was_read and agent.model is None]
-    return (waiting or without_model or found.agents)[0].next_step
+    waiting = [agent for agent in shown.agents if agent.model and agent.model.waits]
+    without_model = [agent for agent in shown.agents if agent.was_read and agent.model is None]
+    return (waiting or without_model or shown.agents)[0].next_step
 
 
 def _describe_agent(agent: "AgentStatus", width: int, today: datetime) -> Iterator[str]:
