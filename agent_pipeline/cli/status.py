@@ -63,7 +63,7 @@ def describe_status(shown: "Status", width: int, today: datetime) -> Iterator[st
         yield from textwrap.wrap(agent.partition, width)
         yield from _describe_agent(agent, width, today)
     yield ""
-    yield from _wrap("next night", _describe_night(shown.night, today), width)
+    yield from _wrap("next night", _describe_night(shown.next_night, today), width)
 
 
 def choose_next_step(shown: "Status") -> str:

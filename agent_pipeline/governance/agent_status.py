@@ -75,12 +75,12 @@ class Status(msgspec.Struct, frozen=True):
     Attributes:
         lake: The address of the lake.
         agents: The agents of the store.
-        night: The next night.
+        next_night: The next night.
     """
 
     lake: str
     agents: list[AgentStatus]
-    night: NightStatus
+    next_night: NightStatus
 
 
 def read_agent_status(lake: Lake, key: PartitionKey) -> AgentStatus:
