@@ -24,7 +24,7 @@ from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.doctor import doctor
 from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.night import night
-from agent_pipeline.cli.pages import pages
+from agent_pipeline.cli.pages import pages, review
 from agent_pipeline.cli.play import play
 from agent_pipeline.cli.registry import Command, OrderedGroup, register
 from agent_pipeline.cli.serve import serve
@@ -97,6 +97,12 @@ PANELS: dict[str, list[Command]] = {
             "sessions show",
             ("sessions show SESSION_ID", "sessions show SESSION_ID --lineage --json"),
             "status",
+        ),
+        Command(
+            review,
+            "review",
+            ("review shop/support", "review shop/support --annotator ana --sample 20"),
+            "materialize {partition}",
         ),
         Command(
             labels.export,

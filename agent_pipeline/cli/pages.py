@@ -3,7 +3,7 @@
 import threading
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -13,6 +13,9 @@ from agent_pipeline.cli.running import check_port
 from agent_pipeline.cli.webserver import OwnPagesOnly
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.keys import parse_key
+
+if TYPE_CHECKING:
+    from agent_pipeline.pages.desk import ReviewOptions
 
 console = Console()
 
@@ -56,7 +59,7 @@ def pages(
     settings = load_settings()
     if out is None:
         path = f"/{parse_key(partition)}/sessions" if partition else "/"
-        run_server(settings, host, port, path, browse)
+        run_server(settings, ServedAt(host, port), path, browse)
         return
     if partition is None:
         raise SettingsError("--out writes the pages of one agent: name a partition too.")
@@ -66,15 +69,72 @@ def pages(
         webbrowser.open(index.absolute().as_uri())
 
 
-def run_server(settings: Settings, host: str, port: int, path: str, browse: bool) -> None:
+def review(
+    partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
+    annotator: Annotated[
+        str, typer.Option(help="Name of the person who judges. Default: the user of this machine.")
+    ] = "",
+    guidelines: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with guidelines. Default: guidelines.md in the folder of labels."
+        ),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")
+    ] = 0,
+    first: Annotated[
+        str,
+        typer.Option(
+            help="Sessions that come first: unjudged, or disagreement (a person and another "
+            "judge disagree)."
+        ),
+    ] = "unjudged",
+    port: PORT = DEFAULT_PORT,
+    host: HOST = "127.0.0.1",
+    browse: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """Judge sessions by keyboard, on a page in the browser.
+
+    Each judgment is written at once to the file review.jsonl in the folder of the setting labels.
+    The command serves the page until Ctrl-C ends it. If it is started again, the review continues
+    where it ended.
+    """
+    from agent_pipeline.pages.desk import ReviewDesk, ReviewOptions
+    from agent_pipeline.storage.pointers import user_name
+
+    key, settings = parse_key(partition), load_settings()
+    options = ReviewOptions(annotator or user_name(), sample, seed, first, guidelines)
+    # A mistake in the settings or in the lake is shown before the server starts.
+    ReviewDesk(settings, settings.open_lake(), options).make_page(key, "")
+    run_server(settings, ServedAt(host, port), f"/{key}/review", browse, options)
+
+
+class ServedAt(NamedTuple):
+    """The address and the port on which the server listens."""
+
+    host: str
+    port: int
+
+
+def run_server(
+    settings: Settings,
+    address: ServedAt,
+    path: str,
+    browse: bool,
+    options: "ReviewOptions | None" = None,
+) -> None:
     """Serve the pages until the process is interrupted.
 
     Args:
         settings: The settings.
-        host: The address to listen on.
-        port: The port.
+        address: The address to listen on.
         path: The path of the page that is shown first.
         browse: Whether to open this page in the browser.
+        options: The options of the review.
 
     Raises:
         SettingsError: The server cannot listen there.
@@ -82,12 +142,16 @@ def run_server(settings: Settings, host: str, port: int, path: str, browse: bool
     import uvicorn
 
     from agent_pipeline.pages.app import make_app
+    from agent_pipeline.pages.desk import ReviewOptions
+    from agent_pipeline.storage.pointers import user_name
 
+    host, port = address
     check_port(host, port)
+    settings.open_lake()  # an error in the settings is shown before the server starts
     name = f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{port}{quote(path, safe='/?=&')}"
-    console.print(f"Pages: {address}", markup=False, highlight=False, soft_wrap=True)
+    url = f"http://{name}:{port}{quote(path, safe='/?=&')}"
+    console.print(f"Pages: {url}", markup=False, highlight=False, soft_wrap=True)
     if browse:
-        threading.Timer(1, webbrowser.open, [address]).start()
-    app = OwnPagesOnly(make_app(settings), settings.ui_hosts)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+        threading.Timer(1, webbrowser.open, [url]).start()
+    app = make_app(settings, options or ReviewOptions(annotator=user_name()))
+    uvicorn.run(OwnPagesOnly(app, settings.ui_hosts), host=host, port=port, log_level="warning")

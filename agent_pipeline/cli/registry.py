@@ -23,7 +23,6 @@ OLD_NAMES = {
     "explain": "sessions show",
     "lineage model": "models show",
     "lineage session": "sessions show --lineage",
-    "review": "label export",
     "serve daemon": "service daemon",
     "serve webserver": "service webserver",
 }
@@ -118,6 +117,9 @@ def find_old_name(words: Sequence[str]) -> Renamed | None:
         ['models', 'show', 'shop/support']
         >>> find_old_name(["status"])
     """
+    # Earlier versions wrote a file by `review --out`; the present command of this name has no file.
+    if words[:1] == ["review"] and any(word.startswith("--out") for word in words):
+        return Renamed("review", "label export", ["label", "export", *words[1:]])
     for length in (2, 1):
         old_name, rest = " ".join(words[:length]), list(words[length:])
         if old_name in OLD_NAMES:

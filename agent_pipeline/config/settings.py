@@ -367,6 +367,11 @@ class Settings(BaseSettings):
         return self._absolute(labels) if labels else None
 
     @property
+    def default_labels_path(self) -> Path:
+        """The folder for the labels of a review if the setting `labels` is empty."""
+        return self._absolute("labels")
+
+    @property
     def labels_paths(self) -> list[Path]:
         """All files and folders that may contain people's judgments."""
         named = [self.labels, *(agent.labels for agent in self.agents.values())]

@@ -78,11 +78,15 @@ class Agreement:
                 both_unacceptable=pairs["unacceptable", "unacceptable"],
                 too_kind=pairs["unacceptable", "acceptable"],
                 too_strict=pairs["acceptable", "unacceptable"],
-                kappa=_compute_kappa(pairs),
+                kappa=compute_kappa(pairs),
             )
 
 
-def _compute_kappa(pairs: VerdictPairs) -> float | None:
+def compute_kappa(pairs: VerdictPairs) -> float | None:
+    """Return Cohen's kappa, or `None` if all verdicts are equal.
+
+    Kappa is undefined in this case.
+    """
     from sklearn.metrics import cohen_kappa_score
 
     if len({verdict for pair in pairs for verdict in pair}) < 2:

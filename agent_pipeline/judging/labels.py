@@ -6,6 +6,9 @@ id. If several agents have such a session, the row is ignored. Other columns are
 filled review file is also a label file. An empty judgment changes nothing. If a session was judged
 more than once, the last judgment counts; the files of a folder are read in the order of their
 names.
+
+The optional column `annotator` names the person who judged. If this person is `unsure` later, only
+the label of this person is withdrawn.
 """
 
 import csv
@@ -26,6 +29,9 @@ from agent_pipeline.sources.base import file_signature
 
 Verdict = Literal["acceptable", "unacceptable"]
 VERDICTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable": "unacceptable"}
+
+UNSURE = "unsure"
+"""A judgment that withdraws the annotator's earlier label."""
 
 LABEL_SUFFIXES = (".csv", ".jsonl")
 
@@ -68,6 +74,34 @@ class Labels:
     by_id: dict[str, Label] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _by_annotator: dict[str, dict[str, Label]] = field(default_factory=dict, repr=False)
+    """The last label of each annotator, for sessions that a row with an annotator names. Labels
+    without an annotator have an empty name. The label that counts is the last.
+    """
+
+    def add(self, session_id: str, label: Label, annotator: str = "") -> None:
+        """Add a label, which counts from now on."""
+        if annotator or session_id in self._by_annotator:
+            labels = self._list_annotators(session_id)
+            labels.pop(annotator, None)
+            labels[annotator] = label
+        self.by_id[session_id] = label
+
+    def withdraw(self, session_id: str, annotator: str) -> None:
+        """Remove an annotator's label. The last label of another person counts again, if any."""
+        labels = self._list_annotators(session_id)
+        labels.pop(annotator, None)
+        if labels:
+            self.by_id[session_id] = list(labels.values())[-1]
+        else:
+            self.by_id.pop(session_id, None)
+            self.partial_keys.pop(session_id, None)
+
+    def _list_annotators(self, session_id: str) -> dict[str, Label]:
+        if session_id not in self._by_annotator:
+            label = self.by_id.get(session_id)
+            self._by_annotator[session_id] = {} if label is None else {"": label}
+        return self._by_annotator[session_id]
 
     def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
         """Remove labels that may belong to a session of another agent, and add a note.
@@ -190,14 +224,17 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
             word = _to_text(row.get("judgment"))
             if not word or not is_about(project, agent, key):
                 continue
+            annotator = _to_text(row.get("annotator"))
+            if word.casefold() == UNSURE:
+                labels.withdraw(session_id, annotator)
+                continue
             judgment = VERDICTS.get(word.casefold())
             if judgment is None:
                 unknown_words[word[:40]] += 1
                 continue
             reason = _to_text(row.get("reason"))
-            labels.by_id[session_id] = (
-                Label(judgment, reason) if reason else _LABELS_WITHOUT_REASON[judgment]
-            )
+            label = Label(judgment, reason) if reason else _LABELS_WITHOUT_REASON[judgment]
+            labels.add(session_id, label, annotator)
             labels.partial_keys.pop(session_id, None)
             if not is_own_file and not (project and agent):
                 labels.partial_keys[session_id] = (project, agent)
@@ -212,6 +249,18 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
             f"({_list_first(sorted(unknown_words))}) and were left out."
         )
     return labels
+
+
+def read_label_rows(path: Path) -> Iterator[LabelRow | None]:
+    """Yield the rows of a label file, or of all label files of a folder.
+
+    `None` is yielded for a line that is not a JSON object.
+
+    Raises:
+        SettingsError: As in `read_labels`.
+    """
+    for file in find_label_files(path):
+        yield from _read_rows(file)
 
 
 def _read_rows(file: Path) -> Iterator[LabelRow | None]:

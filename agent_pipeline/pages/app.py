@@ -5,11 +5,14 @@ only data that it writes.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import DataError, MissingError, PartitionError, PipelineError
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.pages.desk import DEFAULT_REVIEW, ReviewDesk, ReviewOptions
 from agent_pipeline.pages.overview import list_agents
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.reports.page import PAGE
@@ -35,12 +38,31 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+MAX_NOTE, MAX_NAME = 20_000, 200
+"""Maximum number of characters of a note, and of an annotator's name."""
+
 HEADERS = {
     "Content-Security-Policy": SERVED_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+class Judgment(msgspec.Struct, frozen=True):
+    """What the page of a review sends: a decision on a session.
+
+    Attributes:
+        session_id: The session.
+        mark: The decision. An empty text changes only the note.
+        note: The annotator's note.
+        annotator: The annotator. An empty text means the annotator of the command.
+    """
+
+    session_id: str
+    mark: str
+    note: Annotated[str, msgspec.Meta(max_length=MAX_NOTE)] = ""
+    annotator: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
 
 
 class Site:
@@ -51,9 +73,10 @@ class Site:
         lake: The lake.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, options: ReviewOptions) -> None:
         self.settings = settings
         self.lake: Lake = settings.open_lake()
+        self.desk = ReviewDesk(settings, self.lake, options)
 
     def show_agents(self, request: "Request") -> "Response":
         """Return the first page, which lists the agents."""
@@ -89,6 +112,34 @@ class Site:
             "session.jinja", {"session": page, "part_links": part_links}, key, "sessions"
         )
 
+    def show_review(self, request: "Request") -> "Response":
+        """Return the review: the next session to judge, or the session that the address names."""
+        key, query = find_key(request), request.query_params
+        page = self.desk.make_page(
+            key, query.get("annotator", ""), query.get("id", ""), query.get("last", "")
+        )
+        return respond("review.jinja", {"review": page}, key, "review")
+
+    async def record_judgment(self, request: "Request") -> "Response":
+        """Write a judgment, and return the address of the next session as JSON."""
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import JSONResponse
+
+        try:
+            judgment = msgspec.json.decode(await request.body(), type=Judgment)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            return JSONResponse({"error": f"The judgment cannot be read: {error}"}, 400, HEADERS)
+        try:
+            following = await run_in_threadpool(self._record, find_key(request), judgment)
+        except PipelineError as error:
+            status = 404 if isinstance(error, DataError) else 400
+            return JSONResponse({"error": str(error)}, status, HEADERS)
+        return JSONResponse({"next": following}, 200, HEADERS)
+
+    def _record(self, key: PartitionKey, judgment: "Judgment") -> str:
+        self.desk.record(key, judgment.annotator, judgment.session_id, judgment.mark, judgment.note)
+        return self.desk.find_next(key, judgment.annotator, judgment.session_id)
+
     def show_evaluation(self, request: "Request") -> "Response":
         """Return the page that the last evaluation stored."""
         return self._send_stored(find_key(request), "evaluation")
@@ -107,21 +158,23 @@ class Site:
         return respond_stored((artifact.path / PAGE).read_text(encoding="utf-8"), key)
 
 
-def make_app(settings: Settings) -> "Starlette":
-    """Return the application.
+def make_app(settings: Settings, options: ReviewOptions = DEFAULT_REVIEW) -> "Starlette":
+    """Return the application, given the settings and the options of the review.
 
     The caller adds the middleware that refuses requests of other pages.
     """
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    site = Site(settings)
+    site = Site(settings, options)
     agent = "/{project}/{agent}"
     routes = [
         Route("/", site.show_agents),
         Route("/static/{name}", send_static),
         Route(f"{agent}/sessions", site.show_sessions),
         Route(f"{agent}/session", site.show_session),
+        Route(f"{agent}/review", site.show_review),
+        Route(f"{agent}/review", site.record_judgment, methods=["POST"]),
         Route(f"{agent}/evaluation", site.show_evaluation),
         Route(f"{agent}/decision", site.show_decision),
     ]

@@ -27,13 +27,13 @@ if (!reveal() && start) {
   requestAnimationFrame(() => { toEnd(); requestAnimationFrame(toEnd); });
 }
 const opener = document.querySelector("[data-open-calls]");
-if (opener) opener.addEventListener("click", event => {
-  event.preventDefault();
+const openCalls = () => {
   const calls = [...document.querySelectorAll("details.call")];
   const open = calls.some(call => !call.open);
   for (const call of calls) call.open = open;
-  opener.textContent = open ? "fold all calls" : "open all calls";
-});
+  if (opener) opener.textContent = open ? "fold all calls" : "open all calls";
+};
+opener?.addEventListener("click", event => { event.preventDefault(); openCalls(); });
 
 // The filters of a list stand in the address, so that a link leads to a filtered list.
 const items = [...document.querySelectorAll(".item")].map(element => ({ element, text: element.textContent.toLowerCase() }));
@@ -65,4 +65,52 @@ if (filters.length) {
   if (items.some(item => item.element.id && "#" + item.element.id === location.hash)) limit = Infinity;
   applyFilters();
   reveal();
+}
+
+// The review: one key per judgment. A key counts only after the last judgment is saved.
+const bar = document.querySelector("[data-review]");
+if (bar) {
+  const note = document.getElementById("note");
+  const problem = document.getElementById("problem");
+  let busy = false;
+  const save = async mark => {
+    if (busy || !bar.dataset.review) return;
+    busy = true;
+    problem.hidden = true;
+    try {
+      const answer = await fetch(location.pathname, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ session_id: bar.dataset.review, annotator: bar.dataset.annotator, mark, note: note.value }),
+      });
+      const result = await answer.json();
+      if (!answer.ok) throw new Error(result.error);
+      if (mark) location.assign(result.next);
+      else { busy = false; note.blur(); }
+    } catch (error) {
+      busy = false;
+      problem.textContent = error instanceof TypeError ? "Not saved: the server does not answer. Start agent-pipeline review again, then press the key again." : `Not saved: ${error.message}`;
+      problem.hidden = false;
+    }
+  };
+  const go = address => { if (address && !busy) { busy = true; location.assign(address); } };
+  const keys = {
+    a: () => save("acceptable"), u: () => save("unacceptable"), "?": () => save("unsure"), s: () => save("skip"),
+    j: () => go(bar.dataset.next), k: () => go(bar.dataset.previous),
+    n: () => note?.focus(),
+    g: () => { const text = document.getElementById("guidelines"); if (text) { text.open = !text.open; text.scrollIntoView(); } },
+    e: openCalls,
+  };
+  addEventListener("keydown", event => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;
+    if (event.target.matches("input, textarea, select")) {
+      if (event.target === note && event.key === "Enter") { event.preventDefault(); save(""); }
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+  });
+  // A page that the browser restores from memory is as if it was loaded.
+  addEventListener("pageshow", () => { busy = false; });
+  for (const button of bar.querySelectorAll("[data-mark]")) button.addEventListener("click", () => save(button.dataset.mark));
 }

@@ -389,6 +389,11 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "champions without an export": (["models", "list"], none, ("lake",)),
     "explain of an unknown session": (["sessions", "show", "s9"], none, ("s9",)),
     "lineage of an unknown model": (["models", "show", "ffffffff"], none, ("ffffffff",)),
+    "review on a page without judged sessions": (
+        ["review", "logs/default", "--no-open"],
+        none,
+        ("judged_sessions",),
+    ),
     "review without judged sessions": (
         ["label", "export", "logs/default"],
         none,
