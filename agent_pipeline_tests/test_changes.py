@@ -78,7 +78,9 @@ CHANGES = {
     "the conditions under which a decision promotes a model": (
         Place("promotion/approval.py", ("needs_a_person",), "change the conditions"),
     ),
-    "a figure on the evaluation page": (Place("reports/page.py", ("figure_rows",), "add a row"),),
+    "a figure on the evaluation page": (
+        Place("reports/figure_tables.py", ("figure_rows",), "add a row"),
+    ),
     "a message to people": (
         Place("defs/automation/notifications.py", ("notices",), "yield a notification"),
     ),

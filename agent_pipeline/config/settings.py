@@ -164,6 +164,15 @@ class Settings(BaseSettings):
             "accepted."
         ),
     )
+    pages_url: str = Field(
+        default="",
+        pattern=r"^(https?://\S+)?$",
+        description=(
+            "Address at which browsers reach `agent-pipeline pages`, such as "
+            "http://localhost:3010. If it is set, assets in Dagster have links to "
+            "the pages."
+        ),
+    )
     labels: str = Field(
         default="",
         description=(

@@ -20,6 +20,19 @@ _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
 _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
+def page_link(address: str, key: object, name: str) -> dict[str, dg.MetadataValue]:
+    """Return a link to a page of an agent, or nothing if the address of the pages is not known.
+
+    Args:
+        address: The setting `pages_url`.
+        key: The agent.
+        name: The name of the page, such as `sessions`.
+    """
+    if not address:
+        return {}
+    return {f"{name}_page": dg.MetadataValue.url(f"{address.rstrip('/')}/{key}/{name}")}
+
+
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
     """Return counts by name as a table with the largest count first, or the text `none`."""
     if not counts:
@@ -154,8 +167,8 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 
 
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
-    """Draw a curve as a picture."""
-    figure, axes = _figure(title)
+    """Draw a curve as a large picture."""
+    figure, axes = _figure(title, size=(11, 4.2))
     axes.plot(
         [point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker="."
     )
@@ -165,12 +178,12 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
     return _picture(figure, title)
 
 
-def _figure(title: str) -> tuple[Any, Any]:
+def _figure(title: str, size: tuple[float, float] = (6, 2.6)) -> tuple[Any, Any]:
     # The object interface of matplotlib: pyplot keeps global state, and a code server draws from
     # several threads.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 2.6), dpi=80, layout="constrained")
+    figure = Figure(figsize=size, dpi=80, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

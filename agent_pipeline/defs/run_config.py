@@ -111,13 +111,19 @@ def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[st
     """Add a table of settings to the materialization's metadata, unless the table is empty."""
     if not rows:
         return
-    records = [dg.TableRecord({**row, "value": _scalar(row["value"])}) for row in rows]
+    shown = show_settings(rows)
     # An asset with checks has an output for each check too, and a pass may write several assets.
     for asset_key in context.selected_asset_keys:
         context.add_output_metadata(
-            {"settings": dg.MetadataValue.table(records)},
-            output_name=context.output_for_asset_key(asset_key),
+            {"settings": shown}, output_name=context.output_for_asset_key(asset_key)
         )
+
+
+def show_settings(rows: Sequence[Mapping[str, Any]]) -> dg.MetadataValue:
+    """Return a table of settings."""
+    return dg.MetadataValue.table(
+        [dg.TableRecord({**row, "value": _scalar(row["value"])}) for row in rows]
+    )
 
 
 def resolve_for_run(

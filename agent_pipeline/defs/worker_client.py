@@ -10,6 +10,7 @@ from agent_pipeline.compute.launchers.places import launcher
 from agent_pipeline.compute.launchers.subprocess import Subprocess
 from agent_pipeline.compute.params import common_values
 from agent_pipeline.compute.registry import BuiltResult
+from agent_pipeline.defs.metadata import page_link
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
@@ -95,14 +96,17 @@ def built(
         DataError: the artifact is gone.
     """
     artifact = find_built(context, workspace, context.asset_key.path[-1], result["identity"])
-    shown = {
+    shown: dict[str, dg.MetadataValue] = {
         what: dg.MetadataValue.path(str(artifact.path / file))
         for what, file in (pages or {}).items()
     }
+    asset = context.asset_key.path[-1]
+    if asset in ("evaluation", "episodes"):  # the assets that have a page of an agent
+        shown |= page_link(workspace.settings().pages_url, context.partition_key, asset)
     return dg.MaterializeResult(
         value=artifact,
         data_version=version(result["identity"]),
-        metadata={"reused": result["reused"], **shown, **metadata},
+        metadata={**metadata, **shown, "reused": result["reused"]},
         check_results=list(checks),
     )
 

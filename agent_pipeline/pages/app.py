@@ -13,9 +13,11 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import DataError, MissingError, PartitionError, PipelineError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.pages.desk import DEFAULT_REVIEW, ReviewDesk, ReviewOptions
-from agent_pipeline.pages.overview import list_agents
+from agent_pipeline.pages.nights import make_night_page
+from agent_pipeline.pages.overview import list_agents, list_nights, read_night
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
-from agent_pipeline.reports.page import PAGE
+from agent_pipeline.reports.episode_page import make_episode_page
+from agent_pipeline.reports.page import PAGE, make_context
 from agent_pipeline.reports.rendering import (
     SERVED_POLICY,
     STATIC_FILES,
@@ -80,8 +82,19 @@ class Site:
 
     def show_agents(self, request: "Request") -> "Response":
         """Return the first page, which lists the agents."""
-        agents = list_agents(self.lake)
-        return respond("agents.jinja", {"agents": agents, "lake": str(self.lake.root)})
+        context: dict[str, object] = {
+            "agents": list_agents(self.lake),
+            "nights": list_nights(self.lake),
+            "lake": str(self.lake.root),
+        }
+        return respond("agents.jinja", context)
+
+    def show_whole_night(self, request: "Request") -> "Response":
+        """Return the page about one night of all agents."""
+        from starlette.responses import HTMLResponse
+
+        page = read_night(self.lake, request.path_params["name"])
+        return HTMLResponse(page, 200, HEADERS | {"Content-Security-Policy": STORED_POLICY})
 
     def show_sessions(self, request: "Request") -> "Response":
         """Return the list of an agent's sessions."""
@@ -148,6 +161,17 @@ class Site:
         """Return the page that the last decision stored."""
         return self._send_stored(find_key(request), CHAMPION)
 
+    def show_episodes(self, request: "Request") -> "Response":
+        """Return the transcripts of the last episodes."""
+        key = find_key(request)
+        page = make_episode_page(self.lake.latest("episodes", key))
+        return respond("page.jinja", make_context(page), key, "episodes")
+
+    def show_nights(self, request: "Request") -> "Response":
+        """Return the decisions and the moves of the served model."""
+        key = find_key(request)
+        return respond("night.jinja", {"night": make_night_page(self.lake, key)}, key, "night")
+
     def _send_stored(self, key: PartitionKey, asset: str) -> "Response":
         artifact = self.lake.latest(asset, key)
         if PAGE not in artifact.manifest["files"]:
@@ -171,12 +195,15 @@ def make_app(settings: Settings, options: ReviewOptions = DEFAULT_REVIEW) -> "St
     routes = [
         Route("/", site.show_agents),
         Route("/static/{name}", send_static),
+        Route("/nights/{name}", site.show_whole_night),
         Route(f"{agent}/sessions", site.show_sessions),
         Route(f"{agent}/session", site.show_session),
         Route(f"{agent}/review", site.show_review),
         Route(f"{agent}/review", site.record_judgment, methods=["POST"]),
         Route(f"{agent}/evaluation", site.show_evaluation),
         Route(f"{agent}/decision", site.show_decision),
+        Route(f"{agent}/episodes", site.show_episodes),
+        Route(f"{agent}/night", site.show_nights),
     ]
     handlers: dict[Any, Callable[..., Any]] = {PipelineError: show_error, 404: show_missing}
     return Starlette(routes=routes, exception_handlers=handlers)

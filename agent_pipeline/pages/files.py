@@ -1,11 +1,16 @@
 """The pages of one agent as single files in a folder."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.pages.nights import make_night_page
+from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
+from agent_pipeline.reports.episode_page import make_episode_page
+from agent_pipeline.reports.page import PAGE, render
 from agent_pipeline.reports.rendering import FileLinks, name_session_file, render_page
 from agent_pipeline.reports.session_pages import (
     SESSIONS_PER_PAGE,
@@ -29,35 +34,48 @@ def write_pages(lake: Lake, key: PartitionKey, folder: Path, sample: int) -> Pat
     Raises:
         DataError: The folder cannot be written, or the lake has no sessions of the agent.
     """
-    common = {"key": key, "links": FileLinks()}
+    stored = find_stored_pages(lake, key)
+    links = FileLinks(["sessions", "night", *stored])
+    common: dict[str, object] = {"key": key, "links": links}
     listed = list_sessions(lake, key, SessionFilter())
     lines = [
         line
         for page in range(1, min(listed.pages, -(-sample // SESSIONS_PER_PAGE)) + 1)
         for line in list_sessions(lake, key, SessionFilter(page=page)).lines
     ][:sample]
+    shown = {"sessions": msgspec.structs.replace(listed, lines=lines), "wanted": {}}
+    night = {"here": "night", "night": make_night_page(lake, key)}
     contents = {
-        "sessions.html": render_page(
-            "sessions.jinja",
-            common
-            | {
-                "here": "sessions",
-                "wanted": {},
-                "sessions": msgspec.structs.replace(listed, lines=lines),
-            },
-        )
+        links.page("sessions"): render_page(
+            "sessions.jinja", common | shown | {"here": "sessions"}
+        ),
+        links.page("night"): render_page("night.jinja", common | night),
     }
+    contents |= {links.page(name): text for name, text in stored.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for line in lines:
-            page = make_session_page(read_session(lake, key, line.session_id), whole=True)
-            contents[name_session_file(line.session_id)] = render_page(
-                "session.jinja", common | {"here": "sessions", "session": page, "part_links": []}
-            )
         for name, text in contents.items():
             (folder / name).write_text(text, encoding="utf-8")
+        for line in lines:
+            page = make_session_page(read_session(lake, key, line.session_id), whole=True)
+            session = {"here": "sessions", "session": page, "part_links": []}
+            text = render_page("session.jinja", common | session)
+            (folder / name_session_file(line.session_id)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(
             f"The pages cannot be written to {folder} ({error.strerror}): name another folder."
         ) from error
-    return folder / "sessions.html"
+    return folder / links.page("sessions")
+
+
+def find_stored_pages(lake: Lake, key: PartitionKey) -> dict[str, str]:
+    """Return the pages about an agent's models, by name. Pages that do not exist are left out."""
+    pages = {}
+    for name, asset in (("evaluation", "evaluation"), ("decision", CHAMPION)):
+        with suppress(DataError):
+            artifact = lake.latest(asset, key)
+            if PAGE in artifact.manifest["files"]:
+                pages[name] = (artifact.path / PAGE).read_text(encoding="utf-8")
+    with suppress(DataError):
+        pages["episodes"] = render(make_episode_page(lake.latest("episodes", key)))
+    return pages

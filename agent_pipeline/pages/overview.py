@@ -1,16 +1,22 @@
 """The first page: every agent with its sessions, its last evaluation and its last decision."""
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.errors import DataError, PipelineError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import describe_outcome
 from agent_pipeline.promotion.ledger import EXPORT, open_ledger
 from agent_pipeline.reports.rendering import ServedLinks
 from agent_pipeline.reports.session_pages import find_table
 from agent_pipeline.storage.lake import Lake
+
+NIGHTS = "nights"
+"""The folder of the lake with the pages about whole nights."""
+NIGHT_PAGE = re.compile(r"[0-9T-]{1,20}\.html")
+MOST_NIGHTS = 14
 
 
 class AgentLine(msgspec.Struct, frozen=True):
@@ -36,6 +42,28 @@ class AgentLine(msgspec.Struct, frozen=True):
 def list_agents(lake: Lake) -> Sequence[AgentLine]:
     """Return the agents that have sessions in the lake."""
     return [_make_line(lake, key) for key in lake.partitions("tables", "sessions")]
+
+
+def list_nights(lake: Lake) -> Sequence[str]:
+    """Return the names of the pages about whole nights, newest first."""
+    names = (path.name for path in lake.fs.files(lake.root / NIGHTS))
+    return sorted((name for name in names if NIGHT_PAGE.fullmatch(name)), reverse=True)[
+        :MOST_NIGHTS
+    ]
+
+
+def read_night(lake: Lake, name: str) -> str:
+    """Return the page about a whole night.
+
+    Raises:
+        DataError: There is no such page.
+    """
+    try:
+        if NIGHT_PAGE.fullmatch(name):
+            return lake.fs.read(lake.root / NIGHTS / name).decode("utf-8")
+    except FileNotFoundError:
+        pass
+    raise DataError(f"The lake {lake.root} has no page of the night {name!r}: choose another.")
 
 
 def _make_line(lake: Lake, key: PartitionKey) -> AgentLine:

@@ -15,8 +15,11 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import Comparison
 from agent_pipeline.promotion.decision import SanityAnswer
 from agent_pipeline.promotion.decision_wording import (
+    describe_for_everybody,
+    describe_key_figures,
     describe_outcome,
     describe_reasons,
+    format_chance,
     make_figure_rows,
 )
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
@@ -129,11 +132,14 @@ def _make_page(
         if (split := _make_split(name, *pair)) is not None
     ]
     tables: list[Table] = [
-        ("Split select, which decides", make_figure_rows(decision.figures, baseline))
+        ("The figures that decide", make_figure_rows(decision.figures, baseline))
     ]
     if entry.test:
         tables.append(
-            ("Split test, which is only reported", make_figure_rows(entry.test, baseline))
+            (
+                "Figures on the split test, which are only reported",
+                make_figure_rows(entry.test, baseline),
+            )
         )
     for split in splits:
         tables += split_tables(split)
@@ -170,10 +176,11 @@ def _make_page(
     adapters = find_trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
     chance = "not known"
     if decision.p_value is not None:
-        chance = f"{decision.p_value:.2g}; {decision.allowed_error:.2g} is allowed"
+        chance = (
+            f"{format_chance(decision.p_value)}; {format_chance(decision.allowed_error)} is allowed"
+        )
     file_name = read_export_report(candidate).ollama.gguf or "of an older version"
     facts = {
-        "partition": str(key),
         "candidate": f"{candidate.identity}, {file_name}",
         "chat template": describe_used_template(adapters),
         "baseline": f"champion {champion.identity}"
@@ -181,7 +188,8 @@ def _make_page(
         else "the base model: there is no champion yet",
         "sanity questions": _count_sanity_questions(compared.sanity_answers),
         "decided": f"{entry.when}, by {entry.who}, number {entry.number}",
-        "chance": chance,
+        "outcome": describe_outcome(decision),
+        "p-value of the gain": chance,
     }
     if has_surrogates:
         facts |= MADE_UP
@@ -191,7 +199,8 @@ def _make_page(
     return Page(
         title=f"Decision {entry.number} on {key}",
         facts=facts,
-        headline=describe_outcome(decision),
+        headline=describe_for_everybody(decision, baseline),
+        summary=describe_key_figures(decision, baseline),
         reasons=reasons,
         tables=tables,
         items=turns + episodes,

@@ -6,12 +6,19 @@ This module has the sentence of every reason. The rules that produce the reasons
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.promotion.decision import Decision, DecisionReason, Figure, ReasonKind
 from agent_pipeline.promotion.rules import TASKS_DONE, VARIANT_PREFIX
 from agent_pipeline.promotion.sanity_groups import SANITY_PREFIX, describe_group
 from agent_pipeline.reports.episode_report import SEE_MORE
+from agent_pipeline.reports.figure_tables import (
+    format_difference,
+    format_figure,
+    format_least,
+)
 from agent_pipeline.sessions.transcript import format_markdown_table
+
+SMALLEST_CHANCE = 1e-4
+"""The smallest p-value that is written as a number."""
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
 _MEASURES = {"gain", "gain on newer tasks", "call recall", *TASKS_DONE, *LESS_IS_BETTER}
@@ -22,6 +29,54 @@ def describe_outcome(decision: Decision) -> str:
     if decision.outcome == "cannot decide":
         return f"cannot decide: {decision.more_tasks} more tasks are needed"
     return decision.outcome
+
+
+def describe_for_everybody(decision: Decision, baseline: str) -> str:
+    """Return the outcome in one sentence that needs no statistics.
+
+    Args:
+        decision: The decision.
+        baseline: The name of the baseline: `champion` or `base`.
+    """
+    other = name_baseline(baseline)
+    match decision.outcome:
+        case "promote":
+            return f"The new model is better than {other}, so it may be served."
+        case "reject":
+            return f"The new model is not served, because it is worse than {other} or not safe."
+        case "cannot decide":
+            return (
+                f"It is not known whether the new model is better than {other}: "
+                f"{decision.more_tasks} more tasks are needed."
+            )
+        case "hold":
+            return "The new model is not served, unless a person decides otherwise."
+        case "keep":
+            return "The served model stays."
+    return "The served model was worse than the model before it, which is served again."
+
+
+def describe_key_figures(decision: Decision, baseline: str) -> list[str]:
+    """Return one sentence per key figure: how often both models are right, and their harm."""
+    other = name_baseline(baseline)
+    sentences = []
+    for figure in decision.figures:
+        if figure.name == "gain":
+            sentences.append(
+                f"It does the right thing in {_format_share(figure.candidate)} of the cases, and "
+                f"{other} in {_format_share(figure.baseline)}."
+            )
+        elif figure.name == "harm":
+            sentences.append(
+                f"It does harm in {_format_share(figure.candidate)} of {figure.samples} episodes, "
+                f"and {other} in {_format_share(figure.baseline)}."
+            )
+    return sentences
+
+
+def name_baseline(baseline: str) -> str:
+    """Return the name of the baseline for people, given `champion` or `base`."""
+    return "the served model" if baseline == "champion" else "its base model"
 
 
 def summarize(decision: Decision) -> str:
@@ -103,8 +158,8 @@ def _format_values(reason: DecisionReason) -> _FormattedValues:
         share=_format_share(reason.candidate),
         baseline_share=_format_share(reason.baseline),
         limit_share=_format_share(reason.limit),
-        chance=_format_chance(reason.candidate),
-        limit_chance=_format_chance(reason.limit),
+        chance=format_chance(reason.candidate),
+        limit_chance=format_chance(reason.limit),
         count=f"{reason.candidate or 0:.0f}",
         limit_count=f"{reason.limit or 0:.0f}",
     )
@@ -289,14 +344,14 @@ def make_figure_rows(figures: Sequence[Figure], baseline: str) -> list[list[str]
         ]
     ]
     for figure in figures:
-        visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
+        is_share = figure.name != "loss"
         rows.append(
             [
                 name_figure(figure.name),
-                f"{figure.baseline:.3f}",
-                f"{figure.candidate:.3f}",
-                shown(figure.difference, *clip_interval(figure)),
-                visible,
+                format_figure(figure.baseline, is_share),
+                format_figure(figure.candidate, is_share),
+                format_difference(figure.difference, *clip_interval(figure), is_share),
+                format_least(figure.visible),
                 str(figure.samples),
                 str(figure.tasks),
             ]
@@ -352,5 +407,8 @@ def _format_share(value: float | None) -> str:
     return "nothing" if value is None else f"{100 * value:.1f} %"
 
 
-def _format_chance(value: float | None) -> str:
-    return "nothing" if value is None else f"{value:.2g}"
+def format_chance(value: float | None) -> str:
+    """Return a p-value. A very small value is only said to be small, because no more is known."""
+    if value is None:
+        return "nothing"
+    return "below 0.0001" if value < SMALLEST_CHANCE else f"{value:.2g}"

@@ -83,6 +83,7 @@ def make_turns(
     facts: Iterable[Mapping[str, object]] = (),
     reasoning: Iterable[Thought] = (),
     where: str = "the table",
+    limit: int = MAX_TEXT,
 ) -> list[ShownTurn]:
     """Return the turns of a conversation. A result is shown with its call.
 
@@ -91,8 +92,9 @@ def make_turns(
         facts: The facts about the assistant's messages, in order (the column `turns`).
         reasoning: The recorded thoughts.
         where: The place that has the whole text of a message that is too long for a page.
+        limit: The maximum number of characters of one text.
     """
-    limit = _limit_texts(messages)
+    limit = min(limit, _limit_texts(messages))
     fact_rows = iter(facts)
     thoughts: dict[int, list[str]] = {}
     for thought in reasoning:

@@ -15,6 +15,7 @@ if (base && base !== "/") {
 const reveal = () => {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   for (let element = target; element; element = element.parentElement) if (element.tagName === "DETAILS") element.open = true;
+  if (target && target.classList.contains("item")) target.querySelector("details").open = true;
   if (target) target.scrollIntoView();
   return target;
 };

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Protocol
@@ -54,6 +54,9 @@ STORED_MARK = '<html lang="en" data-served="">'
 class Links(Protocol):
     """The addresses of the pages of one agent."""
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a page of this name."""
+
     def page(self, name: str, **query: str) -> str:
         """Return the address of a page, such as `sessions`."""
 
@@ -67,6 +70,10 @@ class ServedLinks:
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
 
+    def has(self, name: str) -> bool:
+        """Return true, because the server has every page."""
+        return True
+
     def page(self, name: str, **query: str) -> str:
         """Return the address of a page with the query's parameters that are not empty."""
         given_query = urlencode({key: value for key, value in query.items() if value})
@@ -78,7 +85,18 @@ class ServedLinks:
 
 
 class FileLinks:
-    """The names of the files of one agent, which are in one folder."""
+    """The names of the files of one agent, which are in one folder.
+
+    Attributes:
+        names: The pages that are in the folder.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder has a page."""
+        return name in self.names
 
     def page(self, name: str, **query: str) -> str:
         """Return the name of the file of a page. A file has no parameters."""

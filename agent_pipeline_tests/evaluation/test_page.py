@@ -1,23 +1,31 @@
 """The page of an evaluation: what it says, what hostile texts do to it, and its filters in a real browser."""
 
 import json
+import math
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport
+from agent_pipeline.reports.answers import compare_texts, read_answer, read_expected
 from agent_pipeline.reports.page import (
     MOST_TURNS,
     Page,
+    PageItem,
     Split,
     bounded,
     differing_turns,
+    draw_curve,
     episode_items,
     figure_rows,
     group_rows,
     render,
 )
-from agent_pipeline_tests.browser import Elements, opened
+from agent_pipeline_tests.browser import Elements, opened, tab
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, report_on, samples
 
 HOSTILE = (
@@ -46,12 +54,24 @@ def split_of(kind: str, champion: str | None = None) -> Split:
     )
 
 
-def page_of(items: list[dict[str, Any]], text: str = "plain", notes: tuple[str, ...] = ()) -> str:
-    tables, curves = [(text, [["figure", text], [text, "1"]])], [(text, [(1, 2.0), (2, 1.0)])]
-    return render(Page(text, {text: text}, text, [text], tables, items, curves, [text, *notes]))
+def page_of(items: list[PageItem], text: str = "plain", notes: tuple[str, ...] = ()) -> str:
+    tables = [(text, [["figure", text], [text, "1"]])] * 2
+    return render(
+        Page(
+            title=text,
+            headline=text,
+            summary=[text],
+            reasons=[text],
+            tables=tables,
+            items=items,
+            curves=[(text, [(1, 2.0), (2, 1.0)])],
+            facts={text: text},
+            notes=[text, *notes],
+        )
+    )
 
 
-def hostile_items(text: str) -> list[dict[str, Any]]:
+def hostile_items(text: str) -> list[PageItem]:
     names = (
         "row_id",
         "session_id",
@@ -68,7 +88,7 @@ def hostile_items(text: str) -> list[dict[str, Any]]:
         entry | dict.fromkeys(names, text) | {"adapter_answer": f"{text}!", "turn_index": 1}
         for entry in entries
     ]
-    split = Split(text, {}, entries, text)
+    split = Split(text, EvaluationReport, entries, text)  # type: ignore[arg-type]
     message = {
         "role": "user",
         "content": text,
@@ -118,14 +138,14 @@ def test_no_script_of_a_session_runs_in_a_browser(tmp_path: Path) -> None:
 
 def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(tmp_path: Path) -> None:
     items = differing_turns(split_of(CALLS, GOOD), {})
-    assert {(item["class"], item["outcome"]) for item in items} == {("answer", "lost")}
+    assert {(item.turn_class, item.outcome) for item in items} == {("answer", "lost")}
     items += differing_turns(split_of(GOOD), {})
-    assert {(item["class"], item["tool"], item["outcome"]) for item in items[60:]} == {
+    assert {(item.turn_class, item.tool, item.outcome) for item in items[60:]} == {
         ("call", "find", "gained")
     }
     (tmp_path / "report.html").write_text(page_of(items), encoding="utf-8")
     shown = {
-        "": 90,
+        "": 50,
         "#class=call": 30,
         "#tool=find&outcome=gained": 30,
         "#class=answer&outcome=gained": 0,
@@ -133,10 +153,8 @@ def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(tmp_path:
     }
     for chosen, count in shown.items():
         dom = opened((tmp_path / "report.html").as_uri() + chosen, tmp_path / "profile")
-        articles = [attributes for tag, attributes in Elements(dom).found if tag == "article"]
-        assert [len(articles), sum("hidden" not in each for each in articles)] == [90, count], (
-            chosen
-        )
+        listed = [each for tag, each in Elements(dom).found if each.get("class") == "item"]
+        assert [len(listed), sum("hidden" not in each for each in listed)] == [90, count], chosen
         assert f"{count} of 90 shown" in dom
 
 
@@ -150,14 +168,15 @@ def test_a_page_is_bounded_and_says_what_is_left_out_and_where_it_lies() -> None
     }
     (item,) = differing_turns(Split("test", {}, [entry], "their/samples.json"), long)
     shown, notes = bounded(
-        ({**item, "outcome": each} for each in said), MOST_TURNS, "turns", "their/samples.json"
+        (replace(item, outcome=each) for each in said), MOST_TURNS, "turns", "their/samples.json"
     )
-    assert {each["outcome"] for each in shown} == {"lost"}
+    assert {each.outcome for each in shown} == {"lost"}
     page = page_of(shown, notes=tuple(notes))
     assert "700 more turns are left out of this page: they lie in their/samples.json." in page
     assert (
         "994,000 characters are left out here: their/samples.json has them" in page
-        and len(page) < 10_000_000
+        and "997,000 characters are left out here: the table sft_dataset has them" in page
+        and len(page) < 15_000_000
     )
 
 
@@ -165,17 +184,14 @@ def test_the_tables_show_base_champion_and_candidate_and_the_difference_to_the_r
     alone, beside = (
         {row[0]: row[1:] for row in figure_rows(split_of(GOOD, rival))} for rival in (None, FAIR)
     )
-    assert alone["exact call accuracy"][:2] == ["0.500", "1.000"] and alone["exact call accuracy"][
-        -2:
-    ] == ["60", "60"]
-    assert beside["exact call accuracy"][:3] == ["0.500", "0.500", "1.000"] and beside[
-        "exact call accuracy"
-    ][3].startswith("+0.500 [")
+    exact = alone["exact call accuracy"]
+    assert exact[:2] == ["50.0 %", "100.0 %"] and exact[-2:] == ["60", "60"]
+    exact = beside["exact call accuracy"]
+    assert exact[:3] == ["50.0 %", "50.0 %", "100.0 %"] and exact[3].startswith("+50.0 [")
     rows = {row[0]: row[1:] for row in group_rows(split_of(CALLS, GOOD))}
-    assert rows["call: find"][:4] == ["0.500", "1.000", "1.000", "+0.000 [-0.063, +0.063]"]
-    assert rows["answer"][:3] == ["1.000", "1.000", "0.000"] and rows["answer"][3].startswith(
-        "-1.000"
-    )
+    assert rows["call: find"][:4] == ["50.0 %", "100.0 %", "100.0 %", "+0.0 [-6.3, +6.3] points"]
+    assert rows["answer"][:3] == ["100.0 %", "100.0 %", "0.0 %"]
+    assert rows["answer"][3].startswith("-100.0 [-100.0, ")
 
 
 def test_harmful_episodes_come_first_and_every_players_transcript_is_there() -> None:
@@ -201,17 +217,78 @@ def test_harmful_episodes_come_first_and_every_players_transcript_is_there() -> 
         "episodes",
         "",
     )
-    assert [(each["where"], each["outcome"], each["harm"]) for each in items] == [
+    assert [(each.where, each.outcome, each.harm) for each in items] == [
         ("task b, trial 0, seed 7", "lost", True),
         ("task a, trial 0, seed 7", "both right", False),
     ]
-    assert not notes and [name for name, _, _ in items[1]["texts"]] == [
-        "champion: done",
-        "candidate: done",
-        "base: done",
+    assert not notes
+    assert [(each.player, each.outcome) for each in items[1].transcripts] == [
+        ("champion", "done"),
+        ("candidate", "done"),
+        ("base", "done"),
     ]
-    assert items[0]["texts"][1][:2] == (
-        "candidate: not done (answered); wrong changes: a refund of 9",
-        "USER: Where?\n\nASSISTANT: ",
-    )
-    assert "secret" not in json.dumps(items)
+    candidate = items[0].transcripts[1]
+    assert (candidate.outcome, candidate.harm) == ("not done (answered)", ["a refund of 9"])
+    assert [(turn.role, turn.text.head) for turn in candidate.turns] == [
+        ("user", "Where?"),
+        ("assistant", ""),
+    ]
+    assert b"secret" not in msgspec.json.encode(items)
+
+
+def test_one_form() -> None:
+    """The recorded call and the same call in a model's notation are the same text."""
+    call = {"name": "find", "arguments": {"b": 1, "a": "ü"}}
+    recorded = json.dumps(call, ensure_ascii=False)
+    generated = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    assert read_expected(recorded, "call") == read_answer(generated)
+    assert read_answer(generated).line == "find(b: 1, a: ü)"
+    assert read_expected(recorded, "answer").text == recorded, "an answer may be JSON"
+    broken = "<tool_call>{broken</tool_call>"
+    assert read_answer(broken).text == broken
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_difference(expected: str, actual: str) -> None:
+    """The parts of a difference form both texts again."""
+    parts = compare_texts(expected, actual)
+    assert "".join(part.text for part in parts if part.change != "added") == expected
+    assert "".join(part.text for part in parts if part.change != "removed") == actual
+
+
+def test_changed_word() -> None:
+    parts = compare_texts("refund 40 dollars for T936", "refund 50 dollars for T936")
+    assert [(part.change, part.text) for part in parts if part.change != "same"] == [
+        ("removed", "40"),
+        ("added", "50"),
+    ]
+
+
+def test_curve() -> None:
+    """The axes of a curve have values, and the vertical axis begins at 0."""
+    curve = draw_curve("loss", [(0, 2.0), (10, 1.0), (20, 0.5)])
+    assert curve is not None
+    assert [tick.label for tick in curve.columns] == ["0", "5", "10", "15", "20"]
+    assert [tick.label for tick in curve.rows] == ["0.00", "0.50", "1.00", "1.50", "2.00"]
+    assert curve.line == "60.0,10.0 385.0,110.0 710.0,160.0"
+    assert draw_curve("loss", [(0, math.nan), (1, 1.0)]) is None
+
+
+def test_page_is_short(tmp_path: Path) -> None:
+    """A page with 500 turns is a list of one line per turn, not 57,000 pixels long."""
+    items = [
+        replace(item, anchor=f"turn-{number}")
+        for number, item in enumerate(differing_turns(split_of(CALLS, GOOD), {}) * 9)
+    ][:MOST_TURNS]
+    (tmp_path / "report.html").write_text(page_of(items), encoding="utf-8")
+    with tab(tmp_path / "profile") as browser:
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.wait_for("document.getElementById('count')?.textContent.startsWith('50 of')")
+        height = browser.evaluate("document.documentElement.scrollHeight")
+        assert 1_000 < height < 4_500
+        # A link to a turn that is not among the first opens it.
+        browser.open((tmp_path / "report.html").as_uri() + "#turn-450")
+        browser.open("about:blank")
+        browser.open((tmp_path / "report.html").as_uri() + "#turn-450")
+        browser.wait_for("document.getElementById('turn-450')?.hidden === false")
+        browser.wait_for("document.querySelector('#turn-450 details').open")

@@ -1,16 +1,21 @@
 """The served pages: what they show, whom they refuse, and that no session runs a script."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 from agent_pipeline.cli.webserver import OwnPagesOnly
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.pages.app import make_app
+from agent_pipeline.promotion.approval import hold_back
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests import lakes
@@ -219,6 +224,11 @@ def test_files(tmp_path: Path) -> None:
         if tag == "a" and str(attributes.get("href")).startswith("session-")
     ]
     assert len(set(links)) == len(ROWS) + len(HOSTILE)
+    assert {page.name for page in index.parent.glob("*.html")} == {
+        *links,
+        "sessions.html",
+        "night.html",
+    }
     for link in links:
         page = (tmp_path / "out" / str(link)).read_text("utf-8")
         assert "src=" not in {name for _, a in Elements(page).found for name in a}
@@ -226,3 +236,75 @@ def test_files(tmp_path: Path) -> None:
     file = tmp_path / "out" / str(links[0])
     file.write_text(file.read_text("utf-8").replace("<main>", f"<main>{HOSTILE[0]}{HOSTILE[1]}", 1))
     assert "data-taken" not in opened(file.as_uri(), tmp_path / "profile").split("<body>")[0]
+
+
+def put_episodes(lake: Lake, text: str, players: Sequence[str] = ("base", "model")) -> None:
+    """Two episodes of each player, of which the model's second episode does harm."""
+    lines = [
+        {
+            "player": player,
+            "task_key": f"{task} {text}",
+            "trial": 0,
+            "seed": None,
+            "done": not task,
+            "wrong_changes": [text] if task and player == "model" else [],
+            "complaint": text,
+            "end": "answered",
+            "messages": [
+                {"role": "user", "content": f"{text} \u2028 {player}"},
+                calls((text, {text: text}), content=text),
+                result(text),
+            ],
+        }
+        for player in players
+        for task in range(2)
+    ]
+    figures = PlayerFigures(done=Share(1, 2), harm=Share(1, 2))
+    report = {"players": dict.fromkeys(players, msgspec.to_builtins(figures)), "against": [text]}
+    body = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n"
+    lakes.artifact(
+        lake, "episodes", KEY, {"of": [text, *players]}, {"episodes.jsonl": body}, report
+    )
+
+
+@pytest.mark.parametrize("players", [("base", "model"), ("model",)])
+def test_episodes(lake: Lake, client: TestClient, players: Sequence[str]) -> None:
+    """The episode with harm comes first, with the transcripts of all players."""
+    put_episodes(lake, "refund", players)
+    page = client.get(f"/{KEY}/episodes").text
+    assert "It changed the world wrongly in 1 of 2 episodes." in page
+    items = [a["id"] for tag, a in Elements(page).found if a.get("class") == "item"]
+    assert items == ["episode-1 refund-None-0", "episode-0 refund-None-0"]
+    assert page.count("wrong change</span>") == 1
+
+
+def test_hostile_episodes(lake: Lake, client: TestClient) -> None:
+    def elements(text: str) -> list[tuple[str, list[str]]]:
+        put_episodes(lake, text)
+        page = client.get(f"/{KEY}/episodes").text
+        return [(tag, list(attributes)) for tag, attributes in Elements(page).found]
+
+    plain = elements("plain")
+    for text in HOSTILE[:8]:
+        assert elements(text) == plain, text
+
+
+def test_nights(lake: Lake, client: TestClient) -> None:
+    """The page of nights says which model is served, and lists what people decided."""
+    assert "No model of this agent is served yet." in client.get(f"/{KEY}/night").text
+    exported = lakes.artifact(lake, EXPORT, KEY, {"adapter": "a"}, {"model.gguf": "GGUF"})
+    hold_back(lake, KEY, "", "too <b>much</b> harm")
+    lake.set_champion(exported, "good", "ana")
+    page = client.get(f"/{KEY}/night").text
+    assert "ana moved it." in page and "too &lt;b&gt;much&lt;/b&gt; harm" in page
+    assert client.get("/").text.count("a model is served") == 1
+
+
+def test_whole_night(lake: Lake, client: TestClient) -> None:
+    """The first page leads to the pages of nights, and no other file of the lake can be read."""
+    (Path(lake.root.path) / "nights").mkdir()
+    (Path(lake.root.path) / "nights" / "2026-01-02T0200.html").write_text("<p>all fine", "utf-8")
+    assert 'href="/nights/2026-01-02T0200.html"' in client.get("/").text
+    assert client.get("/nights/2026-01-02T0200.html").text == "<p>all fine"
+    for name in ("2026-01-03T0200.html", "..%2flake.json", "lake.json"):
+        assert client.get(f"/nights/{name}").status_code == 404, name

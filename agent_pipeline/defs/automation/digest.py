@@ -64,7 +64,14 @@ def night_digest(
         path = lake.root / "nights" / f"{night[:16].replace(':', '')}.html"
         with lake.fs.staging(path) as file:
             file.write_text(
-                render(Page(title, facts, headline, [], [("Agents", [HEAD, *rows])], [], [], [])),
+                render(
+                    Page(
+                        title=title,
+                        headline=headline,
+                        tables=[("Agents", [HEAD, *rows])],
+                        facts=facts,
+                    )
+                ),
                 encoding="utf-8",
             )
             put_file(file, path)

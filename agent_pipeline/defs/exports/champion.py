@@ -7,7 +7,7 @@ import dagster as dg
 from agent_pipeline.config.assets import ChampionConfig
 from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import numbers, table
+from agent_pipeline.defs.metadata import numbers, page_link, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -152,6 +152,7 @@ def champion(
                 "wins_and_waits_for_a_person": decided.waits_for_a_person,
                 "champion": decided.champion or "none",
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
+                **page_link(workspace.settings().pages_url, key, "decision"),
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
                 "decision_number": record.number,
                 **in_mlflow,

@@ -5,7 +5,7 @@ step is an artifact of its own in the lake, so a step whose rows, base model and
 change is reused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from agent_pipeline.defs.io_managers.artifacts import ArtifactChain
 from agent_pipeline.defs.metadata import curve, numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.run_config import record_settings, resolve_for_run, step_fields
+from agent_pipeline.defs.run_config import resolve_for_run, show_settings, step_fields
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, version, warning
 from agent_pipeline.defs.worker_client import find_built, run_worker
 from agent_pipeline.storage.lake import Artifact
@@ -120,8 +120,7 @@ def adapter(
                 )
             steps.append(finished)
             _log_step(context, finished, trained_last(steps))
-        record_settings(context, setting_rows)
-        return _materialization(context, steps)
+        return _materialization(context, steps, setting_rows)
 
 
 def trained_last(steps: Sequence[FinishedStep]) -> FinishedStep:
@@ -210,11 +209,23 @@ def _log_step(
 
 
 def _materialization(
-    context: dg.AssetExecutionContext, steps: Sequence[FinishedStep]
+    context: dg.AssetExecutionContext,
+    steps: Sequence[FinishedStep],
+    setting_rows: Sequence[Mapping[str, Any]],
 ) -> dg.MaterializeResult:
-    """Return the materialization of the chain, with its last adapter and one row per step."""
+    """Return the materialization of the chain, with its last adapter and one row per step.
+
+    The UI shows metadata in this order, so the loss comes first and the settings last.
+    """
     first, last = steps[0], trained_last(steps)
     metadata: dict[str, Any] = {
+        **numbers({"loss_last": last.trained.loss_last, "loss_first": last.trained.loss_first}),
+        "loss": curve(
+            [(entry["step"], entry["loss"]) for entry in last.trained.log_history],
+            "training loss",
+            "training step",
+            "loss (nats per token)",
+        ),
         "steps": step_table(steps),
         "step": last.step,
         "rows": first.result["rows"],
@@ -223,18 +234,13 @@ def _materialization(
         "template": first.trained.template_reason,
         "variation": first.trained.variation.describe() if first.trained.variation else "none",
         "reused": all(step.result["reused"] for step in steps),
-        "loss": curve(
-            [(entry["step"], entry["loss"]) for entry in last.trained.log_history],
-            "training loss",
-            "step",
-            "loss",
-        ),
-        **numbers({"loss_first": last.trained.loss_first, "loss_last": last.trained.loss_last}),
     }
     if last.trained.verdicts:
         metadata["verdicts"] = describe_verdicts(last.trained.verdicts)
     for step in steps:
         metadata[f"{step.step}_report"] = report_metadata(step.result["report"])
+    if setting_rows:
+        metadata["settings"] = show_settings(setting_rows)
     return dg.MaterializeResult(
         value=ArtifactChain(tuple(step.artifact for step in steps), last.artifact),
         data_version=version(last.artifact.identity),

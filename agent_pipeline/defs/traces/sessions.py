@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from agent_pipeline.config.assets import CurationConfig, ServingConfig, SessionsConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import counts_table, drift_result, preview, table
+from agent_pipeline.defs.metadata import counts_table, drift_result, page_link, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -222,6 +222,7 @@ def judged_sessions(
             data_version=version(table.sha256),
             metadata={
                 "verdicts": counts_table(panel.verdicts, "verdict"),
+                **page_link(workspace.settings().pages_url, key, "sessions"),
                 PENDING: panel.pending,
                 "measures_failed": counts_table(panel.failed, "measure"),
                 "measures_not_taken": counts_table(panel.not_taken, "measure and why"),

@@ -1,0 +1,85 @@
+"""The page of the episodes of a model: its transcripts beside those of its base model.
+
+The figures belong to `episode_report`.
+"""
+
+import json
+from collections import defaultdict
+
+import msgspec
+
+from agent_pipeline.evaluation.stored_entries import Transcript
+from agent_pipeline.reports.episode_report import (
+    TRANSCRIPTS,
+    EpisodeReport,
+    figure_rows,
+    read_episode_report,
+)
+from agent_pipeline.reports.page import MOST_EPISODES, Page
+from agent_pipeline.reports.page_items import (
+    PageItem,
+    bounded,
+    describe_episode,
+    episode_items,
+    show_transcript,
+)
+from agent_pipeline.storage.artifacts import Artifact
+
+
+def make_episode_page(episodes: Artifact) -> Page:
+    """Return the page of an artifact `episodes`. Episodes with harm come first.
+
+    Raises:
+        DataError: An older version wrote the report.
+    """
+    report = read_episode_report(episodes)
+    path = episodes.path / TRANSCRIPTS
+    played: defaultdict[str, list[Transcript]] = defaultdict(list)
+    # A text may contain characters that `splitlines` takes for line ends.
+    for line in filter(None, path.read_text(encoding="utf-8").split("\n")):
+        transcript: Transcript = json.loads(line)
+        played[transcript["player"]].append(transcript)
+    if played["base"]:
+        both = {"base": played["base"], "model": played["model"]}
+        both |= {name: played[name] for name in played if name not in both and played[name]}
+        items = episode_items(both, str(path))
+    else:
+        items = [_make_item(transcript, str(path)) for transcript in played["model"]]
+    shown, notes = bounded(items, MOST_EPISODES, "episodes", str(path))
+    return Page(
+        title=f"Episodes of {episodes.key}",
+        headline=describe_episodes(report),
+        reasons=report.against,
+        reasons_title="Reasons against serving the model",
+        items_title="Transcripts",
+        tables=[("", figure_rows(report.players))],
+        items=shown,
+        notes=notes,
+        facts={"world": report.world, "tasks": str(report.tasks), "transcripts": str(path)},
+    )
+
+
+def describe_episodes(report: EpisodeReport) -> str:
+    """Return one sentence about the tasks that the model did, and about its harm."""
+    model, base = report.model, report.base
+    sentence = f"The model did {model.done} tasks"
+    sentence += f", its base model {base.done}." if base else "."
+    if model.harm is None:
+        return f"{sentence} The world does not report harm."
+    return f"{sentence} It changed the world wrongly in {model.harm} episodes."
+
+
+def _make_item(transcript: Transcript, path: str) -> PageItem:
+    """Return an episode that no other model played."""
+    done = transcript["done"]
+    harm = transcript["wrong_changes"] or []
+    seed = "" if transcript["seed"] is None else f", seed {transcript['seed']}"
+    where = f"task {transcript['task_key']}, trial {transcript['trial']}{seed}"
+    return msgspec.structs.replace(
+        PageItem(kind="episode", outcome="both right" if done else "both wrong"),
+        harm=bool(harm),
+        where=where,
+        line=f"{transcript['task_key']}: {'; '.join(harm) or describe_episode(transcript)}",
+        anchor=f"episode-{transcript['task_key']}-{transcript['seed']}-{transcript['trial']}",
+        transcripts=[show_transcript("model", transcript, path)],
+    )
