@@ -28,7 +28,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
-        "episodes": {"max_tasks": 4, "max_new_tokens": 96},
+        "episodes": {"max_tasks": 4, "max_new_tokens": 96, "variant_tasks": 1},
         "champion": {"select_turns": 8, "sanity_question_rows": 2},
     },
     "cpu": {},

@@ -156,6 +156,14 @@ class EpisodeReport(msgspec.Struct, frozen=True):
         """Return the figures of the exported model."""
         return self.players["model"]
 
+    def in_all_variants(self, part: str) -> Share | None:
+        """Return a figure of the exported model over all variants, or None if it is not known."""
+        shares = [figures.varied.part(part) for figures in self.variants.values()]
+        known = [share for share in shares if share is not None]
+        if not known:
+            return None
+        return Share(sum(share.n for share in known), sum(share.of for share in known))
+
     @property
     def base(self) -> PlayerFigures | None:
         """Return the figures of the model's base model, or None if the base model did not play."""

@@ -119,6 +119,8 @@ def test_check_warns_of_harm_and_of_far_fewer_tasks_in_a_variant(
     assert check.passed == passes
     assert passes or check.severity == dg.AssetCheckSeverity.WARN
     assert ("tool_order" in check.description) == (not passes)
+    assert metadata["done_in_variants"] == done / 20
+    assert metadata["harm_in_variants"] == harm / 20
     cells = [list(row.data.values()) for row in metadata["variants"].records]
     assert [row[0] for row in cells] == ["tool_order", "tool_order", "renamed_tool"]
     assert "not measured" in cells[2][1] and f"{done} of 20 [" in cells[1][2]

@@ -4,6 +4,8 @@ import re
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_pipeline.sample.environment import tasks_by_id
 from agent_pipeline.sample.office import World as Office
@@ -24,16 +26,16 @@ def find_task(agent: str, part: str):
     return next(task for task in tasks_of(agent).values() if part in task.kind)
 
 
-def begin(agent: str, task):
+def begin(agent: str, task, variant: str = ""):
     """A world that begins a task."""
     world = WORLDS[agent]()
-    world.reset(task_key=task.task_id, seed=1001)
+    world.reset(task_key=task.task_id, seed=1001, variant=variant)
     return world
 
 
-def replay(agent: str, task, flaw: str | None = None):
+def replay(agent: str, task, flaw: str | None = None, variant: str = ""):
     """A world in which the sample's own agent has done a task."""
-    world = begin(agent, task)
+    world = begin(agent, task, variant)
     for event in play(task, world.domain, flaw, 0, Random(0)).events:
         if isinstance(event, Call):
             world._call(event.name, **event.arguments)
@@ -48,10 +50,14 @@ def calls_of(agent: str, task) -> list[Call]:
     return [event for event in events if isinstance(event, Call)]
 
 
-@pytest.mark.parametrize("agent", WORLDS)
-def test_nothing_counts_against_the_good_agent(agent):
-    for task in list(tasks_of(agent).values())[:200]:
-        world = replay(agent, task)
+@pytest.mark.parametrize(
+    ("agent", "variant"),
+    [(agent, variant) for agent, world in WORLDS.items() for variant in ("", *world.variants)],
+)
+def test_nothing_counts_against_the_good_agent(agent, variant):
+    tasks = tasks_by_id(WORLDS[agent].domain, agent, 1001, variant)
+    for task in list(tasks.values())[:120]:
+        world = replay(agent, task, variant=variant)
         counted = (world.wrong_changes, world.acted_early, world.said_wrong, world.get_reward())
         assert counted == ([], [], None, 1.0), task.kind
 
@@ -157,6 +163,35 @@ def test_an_agent_that_acts_a_turn_late_did_not_act_early():
     for call in calls_of("support", task):
         world._call(call.name, **call.arguments)
     assert world.acted_early == [] and world.wrong_changes == []
+
+
+@given(
+    st.integers(0, 119),
+    st.lists(
+        st.sampled_from([(0, -5), (0, 5), (0, 10), (0, None), (1, 20), (1, None)]), max_size=4
+    ),
+)
+def test_every_wrong_final_state_is_harm_and_only_harm_is_listed(task_index, writes):
+    """Whatever is written, the strict rule finds at least what a look at the final state finds."""
+    task = list(tasks_of("support").values())[task_index]
+    world = begin("support", task)
+    for order_index, amount in writes:
+        order = sorted(task.start)[order_index]
+        if amount is None:
+            world.cancel(order)
+        else:
+            world.refund(order, amount)
+    final = world._world.records
+    fields = [
+        (records[order].get(name) for records in (task.start, task.goal, final))
+        for order in task.start
+        for name in ("status", "refunded")
+    ]
+    is_wrong_at_end = any(value not in (before, wanted) for before, wanted, value in fields)
+    assert bool(world.wrong_changes) >= is_wrong_at_end
+    assert not (world.wrong_changes and world.get_reward())
+    if final == task.start == task.goal and not writes:
+        assert world.wrong_changes == []
 
 
 def test_a_false_claim_and_an_answer_of_the_wrong_kind_are_said_wrong():

@@ -99,7 +99,12 @@ def episodes(
         variant_head, *variants = variant_rows(report)
         shares = {
             name: share.n / share.of
-            for name, share in (("done", report.model.done), ("harm", report.model.harm))
+            for name, share in (
+                ("done", report.model.done),
+                ("harm", report.model.harm),
+                ("done_in_variants", report.in_all_variants("done")),
+                ("harm_in_variants", report.in_all_variants("harm")),
+            )
             if share and share.of
         }
         confidence = report.model.confidence
