@@ -61,7 +61,8 @@ __all__ = [
 ]
 
 
-@task(11, TrainParams, (*MODELS, "trl"))
+# Version 12: the folder records the requests of the rows.
+@task(12, TrainParams, (*MODELS, "trl"))
 def train(params: TrainParams, progress: Progress = silent) -> StepResult:
     """Train a LoRA adapter on the chosen rows of the split `train` (supervised fine-tuning).
 
@@ -69,6 +70,7 @@ def train(params: TrainParams, progress: Progress = silent) -> StepResult:
     rows are those that `sft_coreset` chose, or in a comparison of methods those of
     `params.coreset`.
     """
+    from agent_pipeline.datasets.requests import REQUESTS_FILE, describe_requests
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import read_night_rows
@@ -99,6 +101,9 @@ def train(params: TrainParams, progress: Progress = silent) -> StepResult:
 
     def write(folder: Path) -> dict[str, Any]:
         report = train_adapter(sft_input, folder, progress=progress)
+        # Newer sessions have pseudonyms too, so the rows as stored compare with them.
+        requests = describe_requests([*stored_rows, *replay.rows])
+        (folder / REQUESTS_FILE).write_bytes(msgspec.json.encode(requests))
         return msgspec.structs.replace(report, verdicts=verdicts).to_json()
 
     result = build(train, params, Recipe("sft_adapter", made_from, write))

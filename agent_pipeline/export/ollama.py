@@ -178,9 +178,11 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
 
-def check_rendering(name: str, renderer: ChatRenderer) -> str:
+def check_rendering(name: str, renderer: ChatRenderer, system: str = "") -> str:
     """Check that Ollama renders a tool call and its result with the prompt of training, and return
     a sentence about the result.
+
+    If the Modelfile has a system prompt, Ollama adds it to the conversation.
 
     No answer is generated: Ollama's `_debug_render_only` is used
     (https://github.com/ollama/ollama/blob/main/api/types.go).
@@ -207,9 +209,10 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
             there = json.load(response)["_debug_info"]["rendered_template"]
     except (OSError, ValueError, KeyError) as error:
         return f"Ollama's prompt was not checked: {url} did not return it ({error})."
-    here = remove_marks(
-        renderer.render(cast(list[Message], ROUND_TRIP), [TOOL], add_generation_prompt=True)
-    )
+    messages = cast(list[Message], ROUND_TRIP)
+    if system:
+        messages = [{"role": "system", "content": system}, *messages]
+    here = remove_marks(renderer.render(messages, [TOOL], add_generation_prompt=True))
     if here != there:
         raise ExportError(
             f"Ollama renders a prompt of {name} differently than training did, "

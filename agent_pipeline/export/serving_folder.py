@@ -5,6 +5,7 @@ Ollama.
     <lake>/serving/base-1f0c….gguf                the base model that adapters share
     <lake>/serving/shop/support/                  GGUF files, and PEFT files for vLLM
     <lake>/serving/shop/support/Modelfile         for ollama create shop-support -f Modelfile
+    <lake>/serving/shop/support/example.py        asks the model what it was trained for
     <lake>/serving/shop/support/served.json       preset section, and checksums of the files
 
 In llama-server, every partition is a model (`model: "shop/support"`).
@@ -25,9 +26,15 @@ from uuid import uuid4
 
 import msgspec
 
+from agent_pipeline.datasets.requests import TrainedRequests
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.export.report import read_export_report
+from agent_pipeline.export.request_files import (
+    REQUEST_FILES,
+    make_request_files,
+    write_system_line,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.sessions.session import hash_json
@@ -243,7 +250,13 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     return Form(file, export.path / name, adapters[-1].path / "chat_template.jinja")
 
 
-def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artifact | None) -> str:
+def write_folder(
+    lake: Lake,
+    key: PartitionKey,
+    export: Artifact,
+    adapter: Artifact | None,
+    requests: TrainedRequests | None = None,
+) -> str:
     """Write an export into its partition's folder, and the partition into the preset. Return a
     description of the served form.
 
@@ -252,6 +265,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
         key: The partition.
         export: The export.
         adapter: The adapter of the export, whose files vLLM needs; None if it does not exist.
+        requests: The requests that the model was trained for; None if they are not recorded.
 
     Raises:
         DataError: As `served_form`.
@@ -298,17 +312,23 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
             .read_text(encoding="utf-8")
             .replace(f"FROM ./{form.model.name}", f"FROM ./{model.name}", 1)
         )
+        text += write_system_line(requests)
         write_atomically(folder / MODELFILE, text.encode("utf-8"))
+    texts = {folder / name: text for name, text in make_request_files(key, requests).items()}
+    for path, text in texts.items():
+        write_atomically(path, text.encode("utf-8"))
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
-    sources = files if form.lora else files | {folder / MODELFILE: folder / MODELFILE}
+    sources = files | {path: path for path in texts}
+    if not form.lora:
+        sources |= {folder / MODELFILE: folder / MODELFILE}
     checksums = {
         str(path.relative_to(root)): sha256_file(source) for path, source in sources.items()
     }
     write_atomically(folder / RECORD, msgspec.json.encode(ServedFiles.of(f"{text}\n", checksums)))
     write_preset(lake)
-    stale = [folder / name for name in (*PEFT, _OLD_SECTION)]
+    stale = [folder / name for name in (*PEFT, *REQUEST_FILES, _OLD_SECTION)]
     for path in [*stale, *folder.glob("*.gguf")]:
-        if path not in files:
+        if path not in sources:
             path.unlink(missing_ok=True)
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
 

@@ -13,6 +13,7 @@ from agent_pipeline.governance.model_list import ModelSummary, summarize_models
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.request_changes import describe_changes
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 from agent_pipeline.training.report import SkippedReport, StepReport, read_step_report
@@ -37,6 +38,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         training: The loss and the rows of the last training, in words.
         model: The champion, the latest export and the decision; null if nothing was exported.
         waits: What waits for a person, one sentence each.
+        changed_requests: What the newest sessions ask that a model was not trained for, one
+            sentence per model.
         next_step: The next sensible command, without the name of the program.
     """
 
@@ -52,6 +55,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     training: str
     model: ModelSummary | None
     waits: list[str]
+    changed_requests: list[str] = []
     next_step: str
 
 
@@ -110,6 +114,7 @@ def read_agent_status(lake: Lake, key: PartitionKey) -> AgentStatus:
         training=training.text,
         model=model,
         waits=_list_waiting(key, model, dropped),
+        changed_requests=describe_changes(lake, key),
         next_step=_choose_next_step(key, was_read, model, uses),
     )
 

@@ -11,6 +11,11 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.ollama import check_rendering, create, model_name
+from agent_pipeline.export.request_files import (
+    find_fixed_prompt,
+    make_request_files,
+    write_system_line,
+)
 from agent_pipeline.export.serving_folder import (
     MODELFILE,
     PEFT,
@@ -31,6 +36,7 @@ from agent_pipeline.promotion.ledger import (
     open_completed_moves,
     open_ledger,
 )
+from agent_pipeline.promotion.request_changes import read_trained_requests
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import refuse_private
 from agent_pipeline.reports.episode_report import read_episode_report
@@ -109,7 +115,13 @@ def serve(
             if redactor:
                 _refuse_private_texts(lake, champion, redactor)
             content = read_folder(lake, key)
-            form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
+            form = write_folder(
+                lake,
+                key,
+                champion,
+                adapters[-1] if adapters else None,
+                read_trained_requests(adapters),
+            )
             messages = [
                 f"{name} of what was served was damaged, and was written again."
                 for name in content.damaged
@@ -143,7 +155,8 @@ def serve(
 def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:
     adapters = find_trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     what = f"The export {export.identity[:16]} of {export.key}"
-    refuse_private(what, redactor, _served_files(export, adapters))
+    texts = make_request_files(export.key, read_trained_requests(adapters))
+    refuse_private(what, redactor, _served_files(export, adapters), texts)
 
 
 def _served_files(champion: Artifact, adapters: Sequence[Artifact]) -> dict[str, Path]:
@@ -209,7 +222,9 @@ def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> li
     created = create(name, folder / MODELFILE)
     messages = [created.text]
     if created.created and adapters:
-        messages.append(check_rendering(created.name, read_renderer(adapters[-1].path)))
+        requests = read_trained_requests(adapters)
+        system = find_fixed_prompt(requests) if write_system_line(requests) else ""
+        messages.append(check_rendering(created.name, read_renderer(adapters[-1].path), system))
     return messages
 
 

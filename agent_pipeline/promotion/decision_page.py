@@ -5,7 +5,7 @@ page, and the sentences are in `decision_wording`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
@@ -23,6 +23,7 @@ from agent_pipeline.promotion.decision_wording import (
     make_figure_rows,
 )
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
+from agent_pipeline.promotion.request_changes import compare_adapters
 from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PREFIX
 from agent_pipeline.promotion.stored_scores import (
     read_samples,
@@ -183,6 +184,7 @@ def _make_page(
     facts = {
         "candidate": f"{candidate.identity}, {file_name}",
         "chat template": describe_used_template(adapters),
+        "requests": _describe_requests(lake, key, adapters, champion),
         "baseline": f"champion {champion.identity}"
         if champion
         else "the base model: there is no champion yet",
@@ -207,6 +209,18 @@ def _make_page(
         curves=training_curves(adapters),
         notes=turn_notes + episode_notes,
     )
+
+
+def _describe_requests(
+    lake: Lake, key: PartitionKey, adapters: Sequence[Artifact], champion: Artifact | None
+) -> str:
+    """Return whether the newest sessions ask what both models were trained for."""
+    texts = [f"candidate: {compare_adapters(lake, key, 'candidate', adapters)}"]
+    if champion:
+        adapter = champion.manifest["made_from"]["adapter"]
+        chain = find_trained_adapters(lake, key, adapter)
+        texts.append(f"champion: {compare_adapters(lake, key, 'champion', chain)}")
+    return "; ".join(texts)
 
 
 def _make_sanity_table(answers: tuple[SanityAnswer, ...]) -> Table:

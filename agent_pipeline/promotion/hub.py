@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_pipeline.errors import ExportError
+from agent_pipeline.export.request_files import REQUEST_FILES
 from agent_pipeline.promotion.decision_wording import make_markdown
 from agent_pipeline.promotion.ledger import LedgerEntry
 from agent_pipeline.reports.episode_report import make_table, read_episode_report, variant_rows
 from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
 
-PUSHED_FILES = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
+PUSHED_FILES = (
+    "README.md",
+    "Modelfile",
+    "*.gguf",
+    "*.json",
+    "*.safetensors",
+    "*.jinja",
+    *REQUEST_FILES,
+)
 
 
 def make_model_card(

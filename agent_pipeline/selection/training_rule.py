@@ -4,7 +4,7 @@ The rule compares the sessions that can be trained now with the sessions of the 
 The choice of the training rows belongs to `coresets`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -67,11 +67,14 @@ class TrainingRule:
         needed: The number of new sessions that are required for training. 0 means that the night
             does not wait.
         ends: The time at which the night ends, or None.
+        changed_requests: What the newest sessions ask that the agent was not trained for. If
+            something changed, a single new session is enough.
     """
 
     uses: Collection[str]
     needed: int
     ends: datetime | None = None
+    changed_requests: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ def stage_trained_sessions(
         if lake.has(TRAINED_TABLE, key):
             before = lake.open(TRAINED_TABLE, key, TRAINED).read()
         changes = compare_sessions(before, now, rule.uses)
-        if changes.waits_for(rule.needed):
+        needed = min(rule.needed, 1) if rule.changed_requests else rule.needed
+        if changes.waits_for(needed):
             why = (
                 f"{changes.sessions} of the {rule.needed} sessions (new_sessions) came, changed or "
                 "went since the last training"

@@ -4,9 +4,11 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import msgspec
 import pyarrow as pa
 import pytest
 
+from agent_pipeline.datasets.requests import REQUESTS_FILE, describe_requests
 from agent_pipeline.defs.runs import (
     CODE_VERSION_TAG,
     LATE,
@@ -18,6 +20,7 @@ from agent_pipeline.defs.runs import (
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.training_rule import TRAINED, SessionChanges, compare_sessions
 from agent_pipeline_tests.defs.conftest import Bench
+from agent_pipeline_tests.lakes import artifact
 
 AGENT, KEY = "shop/intern", PartitionKey("shop", "intern")
 ASSETS = (
@@ -76,6 +79,37 @@ def test_a_night_trains_when_enough_is_new_and_a_person_always_does(
     assert night() == (True, None), "a verdict changed"
     ended = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
     assert night(**{SETTINGS_VERSION_TAG: "third", NIGHT_ENDS_TAG: ended}) == (False, LATE)
+
+
+def test_a_night_trains_for_one_session_if_the_agent_asks_something_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A champion that sees another rule decides by its old one, with confidence."""
+    monkeypatch.setenv("AGENT_PIPELINE_NIGHT__NEW_SESSIONS", "100")
+    assert made(bench.run(AGENT, *ASSETS, tags=TAGS)) == set(ASSETS)
+    message = {"role": "system", "content": "You paint houses in three colours, and nothing else."}
+    began = datetime(2001, 1, 1, tzinfo=UTC)
+    row = {"session_id": "a", "created_at": began, "tools": [], "messages": [message]}
+    requests = msgspec.json.encode(describe_requests([row] * 9))
+    artifact(bench.lake, "sft_adapter", KEY, {}, {REQUESTS_FILE: requests})
+    assert "trained_sessions" not in made(bench.run(AGENT, *ASSETS, tags=TAGS)), "nothing is new"
+    rows = bench.lake.open("curated_sessions", KEY).read(["session_id", "kept"]).to_pylist()
+    name = next(row["session_id"] for row in rows if row["kept"])
+    database = bench.store / "sessions" / "shop" / "intern" / "sessions.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            "DELETE FROM history WHERE id = (SELECT max(id) FROM history WHERE session_id = ?)",
+            (name,),
+        )
+    result = bench.run(AGENT, *ASSETS, tags=TAGS)
+    assert "sft_coreset" in made(result)
+    (check,) = (
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == "champion_sees_what_it_was_trained_for"
+    )
+    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
+    assert "the system prompt changed" in check.description
 
 
 def test_a_training_that_failed_is_tried_again_though_nothing_is_new(bench: Bench) -> None:

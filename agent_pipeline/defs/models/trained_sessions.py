@@ -1,6 +1,7 @@
 """The asset `trained_sessions`, which decides whether a night trains the agent or waits."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import dagster as dg
@@ -19,6 +20,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.defs.specs import asset_options, version
+from agent_pipeline.promotion.request_changes import find_untrained_changes
 from agent_pipeline.selection.training_rule import TrainingRule, Waiting, stage_trained_sessions
 from agent_pipeline.training.chain import find_session_uses
 
@@ -35,22 +37,30 @@ def trained_sessions(
     """One row per session that the last training run used.
 
     The table shows which sessions are new. A nightly run stops here if too few sessions are new
-    (`night.new_sessions`), and no verdict, setting or code changed. The run also stops here if the
-    time of the night is over (`night.minutes`). A run that a person starts always continues.
+    (`night.new_sessions`), and no verdict, setting or code changed. If the system prompt or the
+    tools changed, one new session is enough. The run also stops here if the time of the night is
+    over (`night.minutes`). A run that a person starts always continues.
     """
     with user_errors():
-        key, last = agent_key(context), _last_training(context)
-        staged = stage_trained_sessions(
-            workspace.open_lake(), key, _rule(context, workspace.settings(), last is not None)
-        )
+        key, last, lake = agent_key(context), _last_training(context), workspace.open_lake()
+        rule = _rule(context, workspace.settings(), last is not None)
+        if rule and rule.needed > 1:
+            changes = tuple(map(str, find_untrained_changes(lake, key)))
+            rule = replace(rule, changed_requests=changes)
+        staged = stage_trained_sessions(lake, key, rule)
         if isinstance(staged, Waiting):
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
             trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
             context.instance.add_run_tags(context.run.run_id, tags | trained)
             context.log.warning(f"{staged.why}: {key} is not trained this night.")
             return
+    changed_requests = "; ".join(rule.changed_requests) if rule else ""
+    if changed_requests:
+        context.log.warning(f"{key} is trained for what it is asked now: {changed_requests}.")
     yield dg.MaterializeResult(
-        value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows}
+        value=staged,
+        data_version=version(staged.sha256),
+        metadata={"sessions": staged.rows, "changed_requests": changed_requests or "none"},
     )
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.config.assets import CurationConfig, ServingConfig, SessionsConfig
 from agent_pipeline.config.resolution import resolve
+from agent_pipeline.datasets.requests import RequestChange
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, drift_result, page_link, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -28,6 +29,7 @@ from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_partition
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
+from agent_pipeline.promotion.request_changes import compare_models
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.damage import make_repair_policy
 
@@ -392,3 +394,39 @@ def every_session_is_kept_or_dropped_with_a_reason(
             "without_a_reason": json.dumps(unexplained[:20]),
         },
     )
+
+
+@dg.asset_check(asset=curated_sessions, partitions_def=AGENTS)
+def champion_sees_what_it_was_trained_for(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
+    """Passes if the newest sessions have the system prompt and the tools of the champion's rows.
+
+    Without a champion, the latest model counts. Dates, names and other parts that varied in
+    training may vary. If it fails, the next nightly run trains again. Until a new model is
+    promoted, do not let the champion act alone.
+    """
+    with user_errors():
+        comparisons = compare_models(workspace.open_lake(), agent_key(context))
+    if not comparisons:
+        return check_result(True, "There is no model yet.", {"sessions": 0}, blocks=False)
+    first = comparisons[0]
+    changes = [
+        [comparison.model, str(change), *_show_difference(change)]
+        for comparison in comparisons
+        for change in comparison.changes
+    ]
+    return check_result(
+        not first.major_changes,
+        "; ".join(f"{comparison.model}: {comparison}" for comparison in comparisons),
+        {
+            "sessions": first.sessions,
+            "changes": table(["model", "change", "in training", "now"], changes),
+        },
+        blocks=False,
+    )
+
+
+def _show_difference(change: RequestChange) -> list[str]:
+    """Return the texts of a change before and now."""
+    return [change.difference.before, change.difference.now] if change.difference else ["", ""]
