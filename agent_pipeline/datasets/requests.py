@@ -228,11 +228,11 @@ def compare_requests(trained: TrainedRequests, newer: Sequence[Request]) -> list
     for request in newer:
         for kind, tool in _find_tool_changes(trained, request.tools):
             counts[kind, tool] += 1
-        if found := find_difference(trained.prompts, request.prompt):
+        if request_difference := find_difference(trained.prompts, request.prompt):
             counts["system prompt", ""] += 1
-            difference = found
-    alone = count_alone([pattern.sessions for pattern in trained.prompts])
-    expected = alone / trained.sessions if trained.sessions > 1 else 0.0
+            difference = request_difference
+    prompts_alone = count_alone([pattern.sessions for pattern in trained.prompts])
+    expected = prompts_alone / trained.sessions if trained.sessions > 1 else 0.0
     changes = []
     for (kind, tool), sessions in sorted(counts.items()):
         is_prompt = kind == "system prompt"

@@ -183,9 +183,9 @@ def read_newest_requests(
         )
         ids = [session_id for _, session_id in heapq.nlargest(count, newer)]
         wanted = pa.array(ids, pa.string())
-        found = {
+        requests = {
             row["session_id"]: read_request(row["messages"], row["tools"])
             for batch in read_batches(file, ["session_id", "messages", "tools"])
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], wanted))])
         }
-    return [found[session_id] for session_id in reversed(ids)]
+    return [requests[session_id] for session_id in reversed(ids)]
