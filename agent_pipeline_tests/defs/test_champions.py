@@ -63,7 +63,7 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
     ) == ("promote", True, first.export.identity)
     assert [
         metadata[name].records[0].data["champion"] for name in ("figures", "figures_on_test")
-    ] == ["0.750"] * 2
+    ] == ["75.0 %"] * 2
     assert round(metadata["gain"], 6) == 0.25
     assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(
         metadata["page"]
