@@ -21,11 +21,11 @@ import msgspec
 SIMILARITIES = (0.5, 0.2, 0.05)
 """Smallest shares of shared words with which two prompts belong to one pattern.
 
-The first share is used with which few prompts are alone. A small share is needed if most of a
-prompt varies, such as a document.
+A smaller share is used only if most prompts are alone with the share before. This happens if most
+of each prompt varies, such as a document.
 """
-MOST_ALONE = 0.1
-"""Largest share of sessions whose prompt may belong to no pattern with another session."""
+MOST_ALONE = 0.5
+"""Share of sessions alone in their pattern, above which a smaller similarity is used."""
 MOST_PATTERNS = 50
 MOST_PROMPTS = 2000
 """Largest number of sessions from which patterns are learned. They are spread evenly over time."""

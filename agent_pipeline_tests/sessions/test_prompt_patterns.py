@@ -96,6 +96,14 @@ def test_a_prompt_that_is_mostly_a_document_has_one_pattern():
     assert not pattern.fits(split_words(prompts[29].replace("one sentence", "two sentences")))
 
 
+def test_a_few_other_prompts_do_not_loosen_the_pattern_of_the_rest():
+    """One odd prompt among five made one pattern of them all, which fitted almost anything."""
+    odd = "Count the ships in the harbour, one by one."
+    patterns = learn_patterns([RULE] * 4 + [odd])
+    assert [(pattern.sessions, pattern.parts) for pattern in patterns] == [(4, []), (1, [])]
+    assert not fits([RULE] * 4 + [odd], RULE.replace("30", "14"))
+
+
 def test_the_first_difference_is_shown():
     patterns = learn_patterns([dated(day) for day in range(10)])
     difference = find_difference(patterns, dated(20, rule=14))
