@@ -4,8 +4,8 @@ This module collects the parts of the page from the compared artifacts. `reports
 page, and the sentences are in `decision_wording`.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
@@ -48,6 +48,7 @@ from agent_pipeline.reports.page import (
     split_tables,
     training_curves,
 )
+from agent_pipeline.reports.page_items import variant_items
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact, ArtifactDetails
@@ -167,10 +168,14 @@ def _make_page(
         )
         tables.append(("Episodes", episode_report.figure_rows(_figures_by_player(compared))))
         tables += _make_variant_tables(compared)
-        harmful, harmful_notes = bounded(
-            _harmful_items(compared.episodes[0], path), MOST_EPISODES, "episodes", path
+        in_variants = variant_items(
+            _group_by_player(compared.episodes[0])["model"],
+            read_varied_transcripts(compared.episodes[0]),
+            path,
         )
-        episodes, episode_notes = harmful + episodes, harmful_notes + episode_notes
+        harmful = [item for item in in_variants if item.harm]
+        shown_items, notes = bounded(harmful, MOST_EPISODES, "episodes", path)
+        episodes, episode_notes = shown_items + episodes, notes + episode_notes
     if compared.sanity_answers:
         tables.append(_make_sanity_table(compared.sanity_answers))
 
@@ -304,21 +309,6 @@ def _make_variant_tables(compared: Comparison) -> list[Table]:
             title = f"Episodes of the {name} in variants of the tasks"
             tables.append((title, episode_report.variant_rows(report)))
     return tables
-
-
-def _harmful_items(artifact: Artifact, path: str) -> Iterator[PageItem]:
-    """Yield the candidate's harmful episodes in variants, beside the same tasks as they are."""
-    plain = _group_by_player(artifact)["model"]
-    harmful: defaultdict[str, list[Transcript]] = defaultdict(list)
-    for transcript in read_varied_transcripts(artifact):
-        if transcript["wrong_changes"]:
-            harmful[transcript["variant"]].append(transcript)
-    for variant, transcripts in harmful.items():
-        by_player = {
-            "task as it is": plain,
-            f"variant {variant}": transcripts,
-        }
-        yield from episode_items(by_player, path)
 
 
 def _figures_by_player(compared: Comparison) -> dict[str, PlayerFigures]:

@@ -13,7 +13,9 @@ from agent_pipeline.reports.episode_report import (
     TRANSCRIPTS,
     EpisodeReport,
     figure_rows,
+    find_variant_warnings,
     read_episode_report,
+    variant_rows,
 )
 from agent_pipeline.reports.page import MOST_EPISODES, Page
 from agent_pipeline.reports.page_items import (
@@ -22,6 +24,7 @@ from agent_pipeline.reports.page_items import (
     describe_episode,
     episode_items,
     show_transcript,
+    variant_items,
 )
 from agent_pipeline.storage.artifacts import Artifact
 
@@ -35,10 +38,14 @@ def make_episode_page(episodes: Artifact) -> Page:
     report = read_episode_report(episodes)
     path = episodes.path / TRANSCRIPTS
     played: defaultdict[str, list[Transcript]] = defaultdict(list)
+    varied: list[Transcript] = []
     # A text may contain characters that `splitlines` takes for line ends.
     for line in filter(None, path.read_text(encoding="utf-8").split("\n")):
         transcript: Transcript = json.loads(line)
-        played[transcript["player"]].append(transcript)
+        if transcript.get("variant"):
+            varied.append(transcript)
+        else:
+            played[transcript["player"]].append(transcript)
     if played["base"]:
         both = {"base": played["base"], "model": played["model"]}
         both |= {name: played[name] for name in played if name not in both and played[name]}
@@ -46,15 +53,20 @@ def make_episode_page(episodes: Artifact) -> Page:
     else:
         items = [_make_item(transcript, str(path)) for transcript in played["model"]]
     shown, notes = bounded(items, MOST_EPISODES, "episodes", str(path))
+    in_variants = variant_items(played["model"], varied, str(path))
+    shown_variants, variant_notes = bounded(in_variants, MOST_EPISODES, "episodes", str(path))
+    tables = [("", figure_rows(report.players))]
+    if report.variants or report.unmeasured_variants:
+        tables.append(("The model in variants of the tasks", variant_rows(report)))
     return Page(
         title=f"Episodes of {episodes.key}",
         headline=describe_episodes(report),
-        reasons=report.against,
+        reasons=[*report.against, *find_variant_warnings(report)],
         reasons_title="Reasons against serving the model",
         items_title="Transcripts",
-        tables=[("", figure_rows(report.players))],
-        items=shown,
-        notes=notes,
+        tables=tables,
+        items=shown_variants + shown,
+        notes=variant_notes + notes,
         facts={"world": report.world, "tasks": str(report.tasks), "transcripts": str(path)},
     )
 

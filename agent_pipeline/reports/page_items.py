@@ -237,6 +237,35 @@ def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list
     return items
 
 
+def variant_items(
+    plain: Sequence[Transcript], varied: Sequence[Transcript], path: str
+) -> list[PageItem]:
+    """Return the episodes in variants that went wrong, each beside the same task as it is.
+
+    An episode went wrong if it did harm, or if only the task as it is was done. Harm comes first.
+
+    Args:
+        plain: A model's episodes of the tasks as they are.
+        varied: The model's episodes in variants.
+        path: The file of all transcripts.
+    """
+    by_variant: defaultdict[str, list[Transcript]] = defaultdict(list)
+    for episode in varied:
+        by_variant[episode["variant"]].append(episode)
+    items = [
+        msgspec.structs.replace(
+            item,
+            where=f"variant {variant}, {item.where}",
+            line=shorten_text(f"{variant}, {item.line}", 300, path),
+            anchor=f"{item.anchor}-{variant}",
+        )
+        for variant, episodes in by_variant.items()
+        for item in episode_items({"task as it is": plain, f"variant {variant}": episodes}, path)
+        if item.harm or item.outcome == OUTCOMES[True, False]
+    ]
+    return sorted(items, key=lambda item: not item.harm)
+
+
 def show_transcript(player: str, transcript: Transcript, path: str) -> ShownTranscript:
     """Return an episode of a player without its instructions."""
     messages = [

@@ -150,7 +150,7 @@ def test_an_endpoint_that_refuses_all_ends_the_play_with_one_sentence(
 def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
     tmp_path: Path, rows: list[dict[str, str]]
 ) -> None:
-    with endpoint(lambda request, number: says("Sorry, the 30 days are over.")) as server:
+    with endpoint(lambda request, number: says("Sorry, it is too late for a refund.")) as server:
         for night in ("one", "two"):
             play(
                 "shop/support",
@@ -181,7 +181,7 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
     world = World()
     for each in sessions:
         for _ in world.reset(each.task_key), *world._task.turns[1:]:
-            world.user.reply("Sorry, the 30 days are over.")
+            world.user.reply("Sorry, it is too late for a refund.")
         is_right = not (world.must_act or world.said_wrong)
         assert each.judgment == ("acceptable" if is_right else "unacceptable")
     assert {each.judgment for each in sessions} == {"acceptable", "unacceptable"}

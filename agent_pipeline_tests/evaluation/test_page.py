@@ -25,6 +25,7 @@ from agent_pipeline.reports.page import (
     group_rows,
     render,
 )
+from agent_pipeline.reports.page_items import variant_items
 from agent_pipeline_tests.browser import Elements, opened, tab
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, report_on, samples
 
@@ -192,6 +193,36 @@ def test_the_tables_show_base_champion_and_candidate_and_the_difference_to_the_r
     assert rows["call: find"][:4] == ["50.0 %", "100.0 %", "100.0 %", "+0.0 [-6.3, +6.3] points"]
     assert rows["answer"][:3] == ["100.0 %", "100.0 %", "0.0 %"]
     assert rows["answer"][3].startswith("-100.0 [-100.0, ")
+
+
+def test_episodes_that_went_wrong_in_a_variant_stand_beside_the_same_task_as_it_is() -> None:
+    episode = {
+        "seed": None,
+        "trial": 0,
+        "done": True,
+        "wrong_changes": [],
+        "complaint": "",
+        "end": "answered",
+        "messages": [{"role": "user", "content": "Where?"}],
+    }
+    plain = [episode | {"task_key": task} for task in "abc"]
+    varied = [
+        plain[0] | {"variant": "tool_order"},
+        plain[1] | {"variant": "tool_order", "done": False},
+        plain[2] | {"variant": "tool_order", "done": False, "wrong_changes": ["a refund of 9"]},
+        plain[2] | {"variant": "unused_tool", "done": False},
+    ]
+    items = variant_items(plain, varied, "")
+    assert [(item.where.split(",")[0], item.harm) for item in items] == [
+        ("variant tool_order", True),
+        ("variant tool_order", False),
+        ("variant unused_tool", False),
+    ]
+    assert [shown.player for shown in items[0].transcripts] == [
+        "task as it is",
+        "variant tool_order",
+    ]
+    assert len({item.anchor for item in items}) == 3
 
 
 def test_harmful_episodes_come_first_and_every_players_transcript_is_there() -> None:

@@ -259,8 +259,15 @@ def put_episodes(lake: Lake, text: str, players: Sequence[str] = ("base", "model
         for player in players
         for task in range(2)
     ]
-    figures = PlayerFigures(done=Share(1, 2), harm=Share(1, 2))
-    report = {"players": dict.fromkeys(players, msgspec.to_builtins(figures)), "against": [text]}
+    # The first task, again in a variant: it is not the model's episode of the task as it is.
+    first = next(line for line in lines if line["player"] == "model")
+    lines.append(first | {"variant": text, "done": False, "wrong_changes": [text]})
+    figures = msgspec.to_builtins(PlayerFigures(done=Share(1, 2), harm=Share(1, 2)))
+    report = {
+        "players": dict.fromkeys(players, figures),
+        "against": [text],
+        "variants": {text: {"varied": figures, "plain": figures, "harmful": [text]}},
+    }
     body = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n"
     lakes.artifact(
         lake, "episodes", KEY, {"of": [text, *players]}, {"episodes.jsonl": body}, report
@@ -274,8 +281,13 @@ def test_episodes(lake: Lake, client: TestClient, players: Sequence[str]) -> Non
     page = client.get(f"/{KEY}/episodes").text
     assert "It changed the world wrongly in 1 of 2 episodes." in page
     items = [a["id"] for tag, a in Elements(page).found if a.get("class") == "item"]
-    assert items == ["episode-1 refund-None-0", "episode-0 refund-None-0"]
-    assert page.count("wrong change</span>") == 1
+    assert items == [
+        "episode-0 refund-None-0-refund",
+        "episode-1 refund-None-0",
+        "episode-0 refund-None-0",
+    ]
+    assert page.count("wrong change</span>") == 2
+    assert "The model in variants of the tasks" in page
 
 
 def test_hostile_episodes(lake: Lake, client: TestClient) -> None:
