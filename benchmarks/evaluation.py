@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.evaluation.base_measurements import MemoryStore
 from agent_pipeline.evaluation.evaluate import EvaluationOptions, evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
@@ -88,13 +89,13 @@ def by_hugging_face(
 def ranks(partition: str, count: int) -> None:
     """Print a line for each adapter and the base, and Spearman's rank correlations with exact calls."""
     settings, key = load_settings(), parse_key(partition)
-    lake, passes = settings.open_lake(), {}
+    lake, store = settings.open_lake(), MemoryStore()
     rows = heldout_rows(lake, key)[:count]
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for adapter in lake.finished("sft_adapter", key):
         base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
         options = EvaluationOptions(max_samples=10**6)
-        report = evaluate(rows, base, adapter.path, options, base_passes=passes).report
+        report = evaluate(rows, base, adapter.path, options, base_store=store).report
         for name, of in ((adapter.identity[:8], report.adapter), (base.name, report.base)):
             if name not in figures:
                 taken = {

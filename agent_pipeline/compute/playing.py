@@ -82,7 +82,7 @@ def tasks_to_play(
 def play_all(
     world: str,
     tasks: Sequence[Mapping[str, Any]],
-    players: Mapping[str, OpenedPlayer],
+    players: Mapping[str, OpenedPlayer | list[Episode]],
     recorded: Mapping[str, Sequence[Message]],
     max_turns: int,
     trials: int,
@@ -97,7 +97,7 @@ def play_all(
     Args:
         world: The name of the world.
         tasks: The tasks to play. `variant` names the variant in which a task is played.
-        players: The models by name, each opened when its turn comes.
+        players: The models by name, each opened when its turn comes, or a model's episodes.
         recorded: The messages of one logged session per task.
         max_turns: The largest number of turns per episode.
         trials: How often each task is played.
@@ -106,27 +106,16 @@ def play_all(
     Raises:
         InfrastructureError: a server answered no conversation at all.
     """
-    make = load_world(world)
     plain = [task for task in tasks if not task.get(VARIANT)]
     played = {}
     for name, opened in players.items():
-        with opened as player:
-            report = _count_episodes_of(name, progress)
+        if isinstance(opened, list):
+            played[name] = opened
+        else:
+            report = count_episodes_of(name, progress)
             own_tasks = tasks if name == "model" else plain
-            if isinstance(player, list):
-                played[name] = episodes = play_side_by_side(
-                    make, own_tasks, player, max_turns, trials, report
-                )
-                if episodes and all(episode.end == "refused" for episode in episodes):
-                    raise InfrastructureError(
-                        "The model answered none of the conversations (first error: "
-                        f"{episodes[0].complaint.rstrip('.')}): correct the settings of "
-                        "the model."
-                    )
-            else:
-                played[name] = play(make, own_tasks, player, max_turns, trials, progress=report)
-            del player  # it holds its model
-        gc.collect()
+            played[name] = play_by(world, own_tasks, opened, max_turns, trials, report)
+    make = load_world(world)
     if again := [task for task in plain if "seed" not in task and task["task_key"] in recorded]:
         played["recorded"] = play(
             make,
@@ -137,7 +126,45 @@ def play_all(
     return make_episode_report(world, tasks, trials, played), played
 
 
-def _count_episodes_of(name: str, progress: Progress) -> Progress:
+def play_by(
+    world: str,
+    tasks: Sequence[Mapping[str, Any]],
+    opened: OpenedPlayer,
+    max_turns: int,
+    trials: int,
+    progress: Progress = silent,
+) -> list[Episode]:
+    """Let one player play the tasks, and return the episodes. The player is closed afterwards.
+
+    Args:
+        world: The name of the world.
+        tasks: The tasks to play.
+        opened: The player.
+        max_turns: The largest number of turns per episode.
+        trials: How often each task is played.
+        progress: Called after each turn.
+
+    Raises:
+        InfrastructureError: a server answered no conversation at all.
+    """
+    make = load_world(world)
+    with opened as player:
+        if isinstance(player, list):
+            episodes = play_side_by_side(make, tasks, player, max_turns, trials, progress)
+            if episodes and all(episode.end == "refused" for episode in episodes):
+                raise InfrastructureError(
+                    "The model answered none of the conversations (first error: "
+                    f"{episodes[0].complaint.rstrip('.')}): correct the settings of "
+                    "the model."
+                )
+        else:
+            episodes = play(make, tasks, player, max_turns, trials, progress=progress)
+        del player  # it holds its model
+    gc.collect()
+    return episodes
+
+
+def count_episodes_of(name: str, progress: Progress) -> Progress:
     """Return a progress callback that mentions the player's name."""
 
     def report(done: int, total: int, text: str) -> None:

@@ -42,7 +42,7 @@ from agent_pipeline.training.provenance import FurtherInput, SftInput, name_rows
 from agent_pipeline.training.report import TrainingReport, read_training_report
 
 if TYPE_CHECKING:
-    from agent_pipeline.evaluation.evaluate import BasePasses
+    from agent_pipeline.evaluation.episodes import Episode
     from agent_pipeline.evaluation.stored_entries import EvaluatedModel
 
 __all__ = [
@@ -212,15 +212,16 @@ An evaluation of an earlier version, which has these values, is therefore reused
 def evaluate(
     params: EvaluateParams,
     progress: Progress = silent,
-    base_passes: "BasePasses | None" = None,
 ) -> Result:
     """Score an adapter and its base model on the held-out turns.
+
+    The base model's scores are reused if an earlier evaluation has them for the same turns.
 
     Args:
         params: The adapter, and the options of `evaluation`; `config["split"]` names the split.
         progress: Called as turns are scored.
-        base_passes: A cache. Evaluations that share it score a base model once for the same turns.
     """
+    from agent_pipeline.compute.base_measurements import KeptMeasurements
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES, EvaluationOptions
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -239,20 +240,23 @@ def evaluate(
     adapter = params.find_artifact(params.adapter)
     rows = params.shown_to_models(stored_rows)
     base = params.base_of(adapter)
+    number_format = fast_device().number_format
+    described = name_rows(stored_rows) | surrogates_made_from(stored_rows, rows)
+    parents = [adapter]
+    kept = KeptMeasurements(evaluate, params, "evaluation", described, number_format, parents)
     made_from = {
         "adapter": adapter.identity,
         "config": config | REMOVED_EVALUATION_OPTIONS,
         # Scores of two number formats do not compare. The library that multiplies float32 matrices
         # is left out: a busy CPU may choose another one, and the evaluation would be made again.
         # Both libraries compute in float32, and their products differ by less than 1e-6.
-        "device": fast_device().number_format,
-        **name_rows(stored_rows),
-        **surrogates_made_from(stored_rows, rows),
+        "device": number_format,
+        **described,
     }
 
     def write(folder: Path) -> dict[str, Any]:
         result = evaluate_adapter(
-            rows, base, adapter.path, EvaluationOptions(**config), progress, base_passes
+            rows, base, adapter.path, EvaluationOptions(**config), progress, kept
         )
         report, samples = result.report, result.samples
         page_split = Split(split, report, samples, f"{SAMPLES} beside this page")
@@ -273,7 +277,7 @@ def evaluate(
             write_log(folder, player, title, model_name, report, samples, rows_by_id)
         return dict(msgspec.to_builtins(report))
 
-    return build(evaluate, params, Recipe("evaluation", made_from, write, [adapter]))
+    return build(evaluate, params, Recipe("evaluation", made_from, write, parents))
 
 
 @task(10, ExportParams, (*MODELS, "gguf", "xllamacpp"))
@@ -342,17 +346,25 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     plays the same tasks, unless `params.alone`, and the logged sessions are scored on them. The
     exported model also plays some of the tasks in variants.
     """
+    from agent_pipeline.compute.base_measurements import (
+        KeptMeasurements,
+        keep_episodes,
+        sessions_of_tasks,
+    )
     from agent_pipeline.compute.playing import (
         OpenedPlayer,
+        count_episodes_of,
         gguf_player,
         memory_player,
         play_all,
+        play_by,
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
     from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
     from agent_pipeline.evaluation.worlds import hash_world_source
     from agent_pipeline.export.serving_folder import served_form
+    from agent_pipeline.models.device import fast_device
     from agent_pipeline.reports.episode_report import write_transcripts
 
     lake, key, config = params.open_lake(), params.key, params.config
@@ -403,29 +415,50 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     recorded_ids = {session_id for session_id, _ in sessions.values()}
     made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})
     limits = (config["max_new_tokens"], config["max_length"])
+    turns, trials = config["max_turns"], config["trials"]
+    parents = [adapter]
+
+    def play_base() -> "list[Episode]":
+        """Return the base model's episodes. The base model decodes greedily."""
+        base_sessions = {"sessions": sessions_of_tasks(tasks)}
+        number_format = fast_device().number_format
+        kept = KeptMeasurements(episodes, params, "episodes", base_sessions, number_format, parents)
+        source, names = made_from["world_sha256"], ("max_turns", "trials", "max_new_tokens")
+        played = {name: config[name] for name in (*names, "max_length")} | {
+            "world": params.world,
+            "world_sha256": source,
+            "tasks": tasks,
+        }
+
+        def play_now() -> "list[Episode]":
+            player = memory_player(base, adapter.path, None, *limits)
+            report = count_episodes_of("base", progress)
+            return play_by(params.world, tasks, player, turns, trials, report)
+
+        return keep_episodes(kept, base, adapter, played, play_now)
 
     def write(folder: Path) -> dict[str, Any]:
-        players: dict[str, OpenedPlayer] = {}
+        players: dict[str, OpenedPlayer | list[Episode]] = {}
         if exported:
             form = served_form(lake, exported)
             players["model"] = gguf_player(form, *limits, config["temperature"])
         else:
             players["model"] = memory_player(base, adapter.path, adapter.path, *limits)
         if not params.alone:
-            players["base"] = memory_player(base, adapter.path, None, *limits)
+            players["base"] = play_base()
         report, played = play_all(
             params.world,
             tasks + vary_tasks(tasks, variants, config["variant_tasks"]),
             players,
             recorded,
-            config["max_turns"],
-            config["trials"],
+            turns,
+            trials,
             progress,
         )
         write_transcripts(folder, report, played)
         return dict(msgspec.to_builtins(report))
 
-    return build(episodes, params, Recipe("episodes", made_from, write, [adapter]))
+    return build(episodes, params, Recipe("episodes", made_from, write, parents))
 
 
 def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Message]]:
@@ -457,6 +490,8 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
 
     Turns of other partitions are asked too.
     """
+    from agent_pipeline.compute.base_measurements import KeptMeasurements
+    from agent_pipeline.models.device import fast_device
     from agent_pipeline.promotion.sanity_questions import (
         ANSWERS_ASSET,
         ANSWERS_FILE,
@@ -473,6 +508,11 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
         lake, key, params.sanity_question_rows, params.sanity_questions_beyond_project
     )
     max_length = params.evaluation["max_length"]
+    number_format = fast_device().number_format
+    parents = [adapter]
+    kept = KeptMeasurements(
+        sanity_questions, params, "sanity questions", {}, number_format, parents
+    )
     made_from = {
         "adapter": adapter.identity,
         "max_length": max_length,
@@ -483,15 +523,18 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
 
     def write(folder: Path) -> dict[str, Any]:
         base = params.base_of(adapter)
-        answers = ask_sanity_questions(base, adapter.path, tools, progress, others, max_length)
+        answers = ask_sanity_questions(
+            base, adapter.path, tools, progress, others, max_length, kept
+        )
         (folder / ANSWERS_FILE).write_bytes(msgspec.json.encode(answers))
         return {
             "base": sum(answer.base for answer in answers),
             "candidate": sum(answer.candidate for answer in answers),
             "of": len(answers),
+            "device": number_format,
         }
 
-    return build(sanity_questions, params, Recipe(ANSWERS_ASSET, made_from, write, [adapter]))
+    return build(sanity_questions, params, Recipe(ANSWERS_ASSET, made_from, write, parents))
 
 
 @task(1, CompareParams)
@@ -507,14 +550,13 @@ def compare(params: CompareParams, progress: Progress = silent) -> Result:
     """
     on_test = params.evaluation
     on_select = on_test | {"split": "select", "max_samples": params.select_turns}
-    base_passes: BasePasses = {}
     has_select = any(True for _ in read_dataset_rows(params.open_lake(), params.key, ("select",)))
 
     def evaluate_on(reference: ArtifactReference | None, config: OptionValues) -> str | None:
         if reference is None:
             return None
         evaluate_params = params.for_task(EvaluateParams, adapter=reference, config=config)
-        result = evaluate.run(evaluate_params, progress, base_passes=base_passes)
+        result = evaluate.run(evaluate_params, progress)
         return str(result["identity"])
 
     references = [reference for reference in (params.candidate, params.champion) if reference]

@@ -6,7 +6,7 @@ the base model is prompted in the form that the adapter was trained on. The form
 defined in `evaluation_report`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -18,6 +18,11 @@ from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.scoring import average_losses, combine_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore, score
+from agent_pipeline.evaluation.base_measurements import (
+    BaseStore,
+    MemoryStore,
+    fingerprint_of_base,
+)
 from agent_pipeline.evaluation.call_probability import auc
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport, Example, ModelFigures
 from agent_pipeline.evaluation.intervals import ReportedDifference, jackknife, report_difference
@@ -32,11 +37,8 @@ from agent_pipeline.evaluation.stored_entries import RowLossEntry, SampleEntry, 
 from agent_pipeline.evaluation.turns import ForwardPass, Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_row, split_into_trained_rows
-from agent_pipeline.tokenization.loss_masks import Encoded
 
-BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
 """Names of the files of an evaluation: both models' answers at each turn, and both models' losses
 on each row.
@@ -116,7 +118,7 @@ def evaluate(
     adapter_dir: Path,
     options: EvaluationOptions,
     progress: Progress = silent,
-    base_passes: BasePasses | None = None,
+    base_store: BaseStore | None = None,
 ) -> EvaluationResult:
     """Evaluate the adapter and the base model on the rows of a split.
 
@@ -129,8 +131,8 @@ def evaluate(
         adapter_dir: The folder of the adapter.
         options: The options.
         progress: A callback that reports progress.
-        base_passes: A dictionary that keeps the base model's last pass. If several adapters are
-            evaluated on the same turns with the same dictionary, the base model runs only once.
+        base_store: A store of the base model's passes. If several adapters are evaluated on the
+            same turns with the same store, the base model runs only once.
 
     Raises:
         DataError: There is no held-out turn.
@@ -163,7 +165,8 @@ def evaluate(
             fitting_rows.append(row)
             encoded_rows.append(encoded)
     answered = _choose_questions(questions, heldout, options)
-    passes = _run_passes(base, answerer, encoded_rows, questions, answered, base_passes)
+    base_store = base_store or MemoryStore()
+    passes = _run_passes(base, answerer, encoded_rows, questions, answered, base_store)
 
     samples = [questions[index].sample for index in answered]
     tasks = [sample.task_key for sample in samples]
@@ -251,11 +254,11 @@ def _run_passes(
     rows: Sequence[EncodedRow],
     questions: Sequence[Question],
     answered: Sequence[int],
-    base_passes: BasePasses | None,
+    base_store: BaseStore,
 ) -> dict[str, ForwardPass]:
     """Run one forward pass of each model, and return the results.
 
-    The base model's pass is reused if it is in `base_passes`.
+    The base model's pass is reused if it is in `base_store`.
 
     Args:
         base: The base model.
@@ -263,49 +266,18 @@ def _run_passes(
         rows: The held-out rows as tokens.
         questions: All questions.
         answered: The positions of the questions that are answered.
-        base_passes: The dictionary that keeps the base model's last pass.
+        base_store: The store of the base model's passes.
     """
-    base_passes = {} if base_passes is None else base_passes
-    fingerprint = _fingerprint_of_base(
-        base, answerer.renderer.template.jinja, [row.encoded for row in rows], questions, answered
-    )
-    base_pass = base_passes.get(fingerprint)
-    if base_pass is None:
+
+    def run_base() -> ForwardPass:
         with answerer.model.disable_adapter():
-            base_pass = answerer.forward(rows, questions, answered)
-    adapter_pass = answerer.forward(rows, questions, answered)
-    base_passes.clear()
-    base_passes[fingerprint] = base_pass
-    return {"base": base_pass, "adapter": adapter_pass}
+            return answerer.forward(rows, questions, answered)
 
-
-def _fingerprint_of_base(
-    base: BaseModel,
-    jinja: str,
-    rows: Sequence[Encoded],
-    questions: Sequence[Question],
-    answered: Collection[int],
-) -> str:
-    """Return a hash of everything that affects the base model's answers.
-
-    Args:
-        base: The base model.
-        jinja: The chat template.
-        rows: The held-out rows as tokens.
-        questions: All questions.
-        answered: The positions of the questions that are answered.
-    """
-    turns = [
-        [
-            question.row.input_ids,
-            question.limit,
-            question.too_tight,
-            [branch.input_ids for branch in question.branches],
-        ]
-        for question in questions
-    ]
-    encoded_rows = [[row.input_ids, row.trained] for row in rows]
-    return hash_json([base.name, base.revision, jinja, encoded_rows, turns, list(answered)])
+    encoded = [row.encoded for row in rows]
+    jinja = answerer.renderer.template.jinja
+    fingerprint = fingerprint_of_base(base, jinja, encoded, questions, answered)
+    base_pass = base_store.measure(fingerprint, ForwardPass, run_base)
+    return {"base": base_pass, "adapter": answerer.forward(rows, questions, answered)}
 
 
 def _measure_model(

@@ -3,7 +3,7 @@
 - Tables are rewritten without the rows of the sessions.
 - Files that are made from tables (JSONL, Hugging Face folders) are made again by the code that made
   them.
-- Caches are deleted.
+- Caches are deleted, and so are measurements of the base model.
 - In the rows of other sessions (the parent of a side chain, the original of a duplicate) and in the
   manifests of models, an alias takes the place of the id.
 
@@ -36,6 +36,7 @@ from upath import UPath
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, remove_tasks
 from agent_pipeline.datasets.publishing import PUBLICATIONS, read_publication, republish, unpublish
 from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
+from agent_pipeline.evaluation.base_measurements import BASE_MEASUREMENTS
 from agent_pipeline.governance.lineage import (
     FOLLOWS,
     TABLE,
@@ -517,10 +518,14 @@ class _Removal:
     def _scrub_model(self, file: LakeFile, manifest: Manifest) -> None:
         """Remove the sessions from the files of an artifact.
 
-        Transcripts, pages and logs are deleted first. The manifest is replaced before the JSON
+        A measurement of the base model is deleted as a whole. Of any other artifact, transcripts,
+        pages and logs are deleted first. The manifest is replaced before the JSON
         files, so that a repeated call finds the files that a killed call did not replace.
         """
         if not any(self._names & set(ids) for ids in sessions_in(manifest).values()):
+            return
+        if file.asset == BASE_MEASUREMENTS:
+            self._delete_artifact(file)
             return
         # A kill after the last file was replaced must not leave the copy on this machine.
         self.lake.drop_copy(file, manifest["identity"])
@@ -550,6 +555,15 @@ class _Removal:
         for name, content in ((MANIFEST, text), *sorted(files.items())):
             self.lake.replace(folder / name, [content])
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
+
+    def _delete_artifact(self, file: LakeFile) -> None:
+        """Delete an artifact that the next run makes again without the sessions."""
+        folder = file.path.parent
+        self.lake.start_deletion(folder)
+        for deletion in list(self.lake.find_deletions()):
+            if (deletion.asset, deletion.key) == (file.asset, file.key):
+                self.lake.complete_deletion(deletion)
+        self.report.changes.append(Change(path=str(folder), deleted=True))
 
     def _scrub_json_file(self, path: UPath, entry: FileEntry) -> bytes | None:
         """Return the new content of a JSON file of an artifact, or `None` if it does not change.

@@ -428,7 +428,7 @@ def _role_of_part(name: str, made_from: Mapping[str, object]) -> str:
         return TRAINED
     if name:
         return COMPARED
-    return MEASURED if "adapter" in made_from else TRAINED
+    return MEASURED if {"adapter", "measures"} & made_from.keys() else TRAINED
 
 
 def parents(manifest: Manifest) -> list[str]:

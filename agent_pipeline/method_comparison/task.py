@@ -28,7 +28,6 @@ from agent_pipeline.compute.params import (
 from agent_pipeline.compute.registry import TASKS, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
 from agent_pipeline.config.assets import ASSETS
-from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.method_comparison.report import CHART, PAGE, chart, page
 from agent_pipeline.method_comparison.results import (
@@ -99,13 +98,10 @@ def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -
     """
     runs: list[Run] = []
     artifacts: dict[str, Artifact] = {}
-    base_passes: BasePasses = {}
     trainings = [(method, seed) for seed in range(params.seeds) for method in params.methods]
     for position, (method, seed) in enumerate(trainings, start=1):
         label = f"{position}/{len(trainings)} {method.id}, seed {seed}"
-        run, run_artifacts = _train_and_measure(
-            params, method, seed, _labelled(progress, label), base_passes
-        )
+        run, run_artifacts = _train_and_measure(params, method, seed, _labelled(progress, label))
         runs.append(run)
         artifacts |= {artifact.identity: artifact for artifact in run_artifacts}
         # A trainer and its model refer to each other, so only the garbage collector frees them.
@@ -154,7 +150,6 @@ def _train_and_measure(
     method: Method,
     seed: int,
     progress: Progress,
-    base_passes: BasePasses,
 ) -> tuple[Run, list[Artifact]]:
     """Train a method with one seed, and measure its model.
 
@@ -163,7 +158,6 @@ def _train_and_measure(
         method: The method with all its settings.
         seed: A number that is added to the seed of each step.
         progress: A callback that reports progress.
-        base_passes: A cache of the base model's scores.
 
     Returns:
         The run for the report, and its artifacts.
@@ -184,7 +178,7 @@ def _train_and_measure(
     evaluate_params = trained.params.for_task(
         EvaluateParams, adapter=reference, config=params.evaluation
     )
-    evaluated = evaluate.run(evaluate_params, progress, base_passes=base_passes)
+    evaluated = evaluate.run(evaluate_params, progress)
     measured, played = trained.add("evaluation", evaluated), None
     if params.world:
         episode_params = trained.params.for_task(

@@ -11,13 +11,18 @@ import dataclasses
 import heapq
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import score
+from agent_pipeline.evaluation.base_measurements import (
+    BaseStore,
+    MemoryStore,
+    fingerprint_of_base,
+)
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.turns import Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.keys import PartitionKey
@@ -130,6 +135,7 @@ def ask_sanity_questions(
     progress: Progress = silent,
     others: Mapping[str, TurnSample] | None = None,
     max_length: int = 2048,
+    base_store: BaseStore | None = None,
 ) -> list[SanityAnswer]:
     """Let the base model and the candidate answer the sanity questions, and judge the answers.
 
@@ -146,6 +152,7 @@ def ask_sanity_questions(
         progress: A callback that reports progress.
         others: Turns of other partitions, by name. The answers to them are not stored.
         max_length: The maximum number of tokens of a question with its answer.
+        base_store: A store of the base model's answers to the plain questions.
 
     Raises:
         DataError: A question with the agent's tools does not fit into `max_length` tokens.
@@ -153,22 +160,53 @@ def ask_sanity_questions(
     """
     answerer = TurnAnswerer.of(base, adapter, max_length, progress)
     questions = _prepare_questions(answerer, tools, others or {})
-    answers_by_model: dict[str, list[TurnAnswer]] = {}
-    for model in ("base", "candidate"):
-        with answerer.model.disable_adapter() if model == "base" else nullcontext():
-            answers_by_model[model] = answerer.replies(
-                [question.question for question in questions],
-                text=f"sanity questions answered by the {model}",
-            )
+    base_answers = _answer_by_base(base, answerer, questions, base_store or MemoryStore())
+    candidate_answers = answerer.replies(
+        [question.question for question in questions],
+        text="sanity questions answered by the candidate",
+    )
     sanity_answers: list[SanityAnswer] = []
     for question, base_answer, candidate_answer in zip(
-        questions, answers_by_model["base"], answers_by_model["candidate"], strict=True
+        questions, base_answers, candidate_answers, strict=True
     ):
         if question.group == OTHER_AGENTS_TURNS:
             sanity_answers += _judge_other_turn(question, base_answer, candidate_answer)
         else:
             sanity_answers.append(_judge_plain_question(question, base_answer, candidate_answer))
     return sanity_answers
+
+
+def _answer_by_base(
+    base: BaseModel,
+    answerer: TurnAnswerer,
+    questions: Sequence[SanityQuestion],
+    base_store: BaseStore,
+) -> list[TurnAnswer]:
+    """Return the base model's answers.
+
+    The answers at other partitions' turns are not stored, because they may repeat these turns.
+
+    Args:
+        base: The base model.
+        answerer: The loaded model.
+        questions: The questions, with the plain questions first.
+        base_store: The store of the answers to the plain questions.
+    """
+    text = "sanity questions answered by the base"
+    plain = [question.question for question in questions if question.group != OTHER_AGENTS_TURNS]
+    others = [question.question for question in questions if question.group == OTHER_AGENTS_TURNS]
+    jinja = answerer.renderer.template.jinja
+    fingerprint = fingerprint_of_base(base, jinja, [], plain, range(len(plain)))
+
+    def answer_plain() -> list[TurnAnswer]:
+        with answerer.model.disable_adapter():
+            return answerer.replies(plain, text)
+
+    answers = base_store.measure(fingerprint, list[TurnAnswer], answer_plain)
+    if not others:
+        return answers
+    with answerer.model.disable_adapter():
+        return answers + answerer.replies(others, text)
 
 
 def _prepare_questions(

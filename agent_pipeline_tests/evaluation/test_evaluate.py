@@ -16,8 +16,8 @@ from agent_pipeline.compute import tasks
 from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.base_measurements import MemoryStore
 from agent_pipeline.evaluation.evaluate import (
-    BasePasses,
     EvaluationOptions,
     _measure_verified_calls,
 )
@@ -62,10 +62,10 @@ def test_an_adapter_without_a_finite_loss_is_an_error_and_no_figure(
         evaluate(heldout, tiny_base, broken, max_samples=0)
 
 
-def evaluate(*args: Any, base_passes: BasePasses | None = None, **options: Any) -> dict[str, Any]:
+def evaluate(*args: Any, base_store: MemoryStore | None = None, **options: Any) -> dict[str, Any]:
     """Return everything that an evaluation makes, as JSON."""
     evaluation_options = EvaluationOptions(**options)
-    result = evaluate_models(*args, evaluation_options, base_passes=base_passes)
+    result = evaluate_models(*args, evaluation_options, base_store=base_store)
     files = {"samples": result.samples, "row_losses": result.row_losses}
     return msgspec.to_builtins(result.report) | files
 
@@ -156,17 +156,17 @@ def test_adapters_that_are_evaluated_on_the_same_turns_ask_their_base_once(
     monkeypatch.setattr(
         TurnAnswerer, "forward", lambda *given: asked.append(given) or forward(*given)
     )
-    passes: dict = {}
+    store = MemoryStore()
     first, again = (
-        evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_passes=passes)
+        evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_store=store)
         for _ in range(2)
     )
     assert len(asked) == 3 and again == first == evaluate(
         HELDOUT[:2], tiny_base, adapter_dir, max_samples=2
     )
     asked.clear()
-    evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=3, base_passes=passes)
-    assert len(asked) == 2 and len(passes) == 1
+    evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=3, base_store=store)
+    assert len(asked) == 2
 
 
 def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_base, adapter_dir):
@@ -292,7 +292,7 @@ def test_the_task_asks_sanity_questions_in_the_length_of_the_evaluation(lake, mo
     lengths = []
     monkeypatch.setattr(
         "agent_pipeline.promotion.sanity_questions.ask_sanity_questions",
-        lambda *given: lengths.append(given[-1]) or [],
+        lambda *given: lengths.append(given[5]) or [],
     )
     monkeypatch.setattr(TaskParams, "base_of", lambda *given: None)
     params = {
