@@ -7,7 +7,7 @@ on a forgotten session. What is measured belongs to `evaluation` and `promotion`
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +129,20 @@ def keep_episodes(
     }
     # A world may read any value of a row, and not every value is JSON.
     text = json.dumps([base.name, base.revision, tokenizer, played], sort_keys=True, default=str)
-    entries = kept.measure(
-        hash_json(text), list[dict[str, Any]], lambda: [asdict(episode) for episode in play()]
-    )
-    return [Episode(**entry) for entry in entries]
+
+    def play_entries() -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = msgspec.to_builtins(play())
+        return entries
+
+    entries = kept.measure(hash_json(text), list[dict[str, Any]], play_entries)
+    return [_read_episode(entry) for entry in entries]
+
+
+def _read_episode(entry: Mapping[str, Any]) -> Episode:
+    """Return an episode from its JSON form. Messages and tools keep keys that their types lack."""
+    kept_whole = {name: entry[name] for name in ("messages", "tools")}
+    episode = msgspec.convert({**entry, "messages": [], "tools": []}, Episode)
+    return replace(episode, **kept_whole)
 
 
 def sessions_of_tasks(tasks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from agent_pipeline.compute import tasks
-from agent_pipeline.compute.base_measurements import FILE, KeptMeasurements
+from agent_pipeline.compute.base_measurements import FILE, KeptMeasurements, keep_episodes
 from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.compute.registry import Task
 from agent_pipeline.config.assets import EpisodesConfig
 from agent_pipeline.evaluation.base_measurements import BASE_MEASUREMENTS
+from agent_pipeline.evaluation.confidence import TurnConfidence
 from agent_pipeline.evaluation.episodes import Episode
 from agent_pipeline.evaluation.evaluate import EvaluationOptions
 from agent_pipeline.evaluation.turns import TurnAnswerer
@@ -24,6 +25,7 @@ from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.lineage import MEASURED, models_of
 from agent_pipeline.governance.pruning import prune
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -282,15 +284,35 @@ def test_an_episode_is_stored_whole(kept: KeptMeasurements) -> None:
     """Messages, tools and all other fields of an episode come back as they were."""
     message = {"role": "assistant", "content": "é", "tool_calls": [{"id": "1", "x": {"y": None}}]}
     episode = Episode(
-        *("task", 3, 0, True, 1.0, None, None, ["a"], "", "answered", 1, 2, 3, 4, 0),
+        task_key="task",
+        seed=3,
+        trial=0,
+        done=True,
+        reward=1.0,
+        must_act=None,
+        kind=None,
+        wrong_changes=["a"],
+        complaint="",
+        acted_early=["b"],
+        said_wrong="c",
+        end="answered",
+        turns=1,
+        calls=2,
+        prompt_tokens=3,
+        tokens=4,
+        unended=0,
+        variant="v",
+        change="w",
+        unused_calls=1,
+        confidence=[None, TurnConfidence(-0.1, -0.2, writes=True)],
         messages=[message, {"role": "tool", "name": "t", "content": "0.1"}],
-        tools=[{"type": "function", "function": {"name": "t", "parameters": {}}}],
+        tools=[{"type": "function", "function": {"name": "t", "strict": True}}],
     )
-    entries = [
-        kept.measure("f", list[dict[str, Any]], lambda: [dataclasses.asdict(episode)])
-        for _ in range(2)
-    ]
-    assert [Episode(**entry) for (entry,) in entries] == [episode] * 2
+    base = BaseModel("base", Path(), "1")
+    adapter = artifact(kept.params.open_lake(), "sft_adapter", KEY)
+    play = Counter(episode)
+    results = [keep_episodes(kept, base, adapter, {}, play) for _ in range(2)]
+    assert results == [[episode]] * 2 and play.calls == 1
 
 
 def measurement(lake: Lake, sessions: list[str]) -> Artifact:
