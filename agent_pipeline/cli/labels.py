@@ -11,6 +11,8 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
+    from agent_pipeline.config.settings import Settings
+    from agent_pipeline.judging.judge_checks import JudgeCheck
     from agent_pipeline.judging.rows import JudgedRow
     from agent_pipeline.storage.lake import Lake
 
@@ -33,22 +35,28 @@ def export(
         str,
         typer.Option(
             help="Sessions that come first: unjudged, or disagreement (a person and another "
-            "judge disagree)."
+            "judge disagree). Default: random sessions, sessions on which judges disagree, and "
+            "typical requests."
         ),
-    ] = "unjudged",
+    ] = "",
 ) -> None:
     """Write a sample of sessions to a file in which a person judges them.
 
     The next run uses the judgments if the setting `labels` names the file or its folder.
     """
-    from agent_pipeline.judging.review import sample_sessions as choose
+    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.judging.options import JudgingOptions
     from agent_pipeline.judging.review import write_review
+    from agent_pipeline.selection.label_proposals import choose_sessions
     from agent_pipeline.sessions.tables import read_batches, to_rows
 
-    key = parse_key(partition)
-    judged = load_settings().open_lake().open("judged_sessions", key)
-    judged_rows = cast("Iterator[JudgedRow]", to_rows(read_batches(judged)))
-    rows, counts = choose(judged_rows, sample, seed, first)
+    key, settings = parse_key(partition), load_settings()
+    lake = settings.open_lake()
+    judged_rows = cast(
+        "Iterator[JudgedRow]", to_rows(read_batches(lake.open("judged_sessions", key)))
+    )
+    policy = resolve(settings, JudgingOptions, key).options.policy
+    rows, counts = choose_sessions(judged_rows, sample, policy, seed, first)
     write_review(out, rows)
     counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(
@@ -56,6 +64,24 @@ def export(
         soft_wrap=True,
         highlight=False,
     )
+    for check in read_checks(settings, lake, key):
+        console.print(f"Judge {check.describe()}.", soft_wrap=True, highlight=False, markup=False)
+
+
+def read_checks(settings: "Settings", lake: "Lake", key: PartitionKey) -> "list[JudgeCheck]":
+    """Return the checks of an agent's machine judges against people's labels."""
+    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.judging.labels import Labels, read_labels
+    from agent_pipeline.judging.options import JudgingOptions
+    from agent_pipeline.judging.tables import read_judge_checks
+
+    policy = resolve(settings, JudgingOptions, key).options.policy
+    if not policy.machine_groups:
+        return []
+    path, agent = settings.labels_path(key), settings.agents.get(str(key))
+    is_own_file = bool(agent and agent.labels)
+    labels = read_labels(path, key, is_own_file) if path else Labels()
+    return read_judge_checks(lake, key, policy, labels, settings.judge.least_precision)
 
 
 def import_file(

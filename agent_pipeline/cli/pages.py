@@ -88,9 +88,10 @@ def review(
         str,
         typer.Option(
             help="Sessions that come first: unjudged, or disagreement (a person and another "
-            "judge disagree)."
+            "judge disagree). Default: random sessions, sessions on which judges disagree, and "
+            "typical requests."
         ),
-    ] = "unjudged",
+    ] = "",
     port: PORT = DEFAULT_PORT,
     host: HOST = "127.0.0.1",
     browse: Annotated[

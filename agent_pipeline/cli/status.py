@@ -27,6 +27,7 @@ def status(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
 
     The command also shows what waits for a person, and when the next night begins.
     """
+    from agent_pipeline.cli.labels import read_checks
     from agent_pipeline.cli.night import read_night_status
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.errors import without_credentials
@@ -42,6 +43,10 @@ def status(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
         return None
     for line in describe_status(shown, min(console.width, WIDEST), datetime.now(UTC)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for key in keys:
+        for check in read_checks(settings, lake, key):
+            line = f"{key}: the judge {check.describe()}."
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     return choose_next_step(shown)
 
 

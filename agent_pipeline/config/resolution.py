@@ -30,7 +30,13 @@ NOT_NIGHTLY = (POOLED, "method_comparison")
 _TRAINED = ("train", "trust_remote_code")
 SHARED: Mapping[str, tuple[str, ...]] = {
     "sessions": ("redaction", "system_prompt", "task_field", "task_pattern", "tools"),
-    "judged_sessions": ("judge.model", "judge.parameters", "judge.rubric", "labels"),
+    "judged_sessions": (
+        "judge.least_precision",
+        "judge.model",
+        "judge.parameters",
+        "judge.rubric",
+        "labels",
+    ),
     **dict.fromkeys(("sft_dataset", "preference_dataset", "kto_dataset"), ("split",)),
     "multi_task_dataset": ("mixing",),
     **dict.fromkeys(STEP_GROUPS, _TRAINED),
@@ -201,17 +207,19 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
     }
     reading = asdict(settings.reading(key))
     del reading["repair"]  # a setting of the asset `sessions`
-    judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})
+    names = {"endpoint", "model", "parameters", "max_characters", "least_precision"}
+    judge = settings.judge.model_dump(include=names)
     rubric = (
         sha256_file(settings.rubric_path)
         if settings.rubric_path and settings.rubric_path.is_file()
         else ""
     )
-    judged = (
-        {"judge": judge, "rubric": rubric}
-        if "llm" in str(getattr(assets["judged_sessions"], "decided_by", ""))
-        else {}
-    )
+    deciding = str(getattr(assets["judged_sessions"], "decided_by", ""))
+    judged: dict[str, Any] = {}
+    if "llm" in deciding:
+        judged = {"judge": judge, "rubric": rubric}
+    elif "measures" in deciding:
+        judged = {"judge": {"least_precision": settings.judge.least_precision}}
     return hash_json(
         {
             "assets": {name: options.hashed() for name, options in assets.items()},

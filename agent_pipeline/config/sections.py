@@ -201,6 +201,19 @@ class JudgeSettings(Section):
         ),
     )
 
+    least_precision: float = Field(
+        default=0.9,
+        ge=0,
+        lt=1,
+        description=(
+            "Lowest precision of a trusted judge: the share of the sessions that a language "
+            "model or measures find good and people find good, too. The lower end of its 90 % "
+            "interval must reach this value on labels that `agent-pipeline review` drew at "
+            "random. Otherwise the verdicts of the judge are unverified. 0 trusts a language "
+            "model without labels."
+        ),
+    )
+
     def checked(self) -> "JudgeSettings":
         """Return these settings after validation.
 

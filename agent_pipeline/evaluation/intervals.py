@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from agent_pipeline.evaluation.paired import Difference, paired, t_quantile, wilson, within
+from agent_pipeline.evaluation.paired import Difference, paired, t_quantile, within
+from agent_pipeline.shares import wilson
 
 ERROR = 0.05
 NORMAL_QUANTILE_OF_95 = 1.959964

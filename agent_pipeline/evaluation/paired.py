@@ -22,6 +22,8 @@ from math import ceil, sqrt
 import msgspec
 import numpy as np
 
+from agent_pipeline.shares import wilson
+
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
 """Smallest share of turns on which two training runs of a small model differ."""
@@ -189,21 +191,6 @@ def _trials_of_alike(
     ]
     spread = sum(part * part for part in parts)
     return min(float(len(set(tasks))), 1 / spread) if spread else 1.0
-
-
-def wilson(share: float, trials: float, quantile: float) -> tuple[float, float]:
-    """Return Wilson's interval (1927) of a share. It contains the share and lies between 0 and 1.
-
-    Args:
-        share: The observed share.
-        trials: The (effective) number of trials.
-        quantile: The quantile of the normal or the t distribution.
-    """
-    square = quantile * quantile
-    middle = share + square / (2 * trials)
-    half = quantile * sqrt(share * (1 - share) / trials + square / (4 * trials**2))
-    low, high = ((middle + side) / (1 + square / trials) for side in (-half, half))
-    return min(max(0.0, low), share), max(min(1.0, high), share)
 
 
 def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, float]:

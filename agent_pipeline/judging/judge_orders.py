@@ -18,6 +18,7 @@ _ORDERS = re.compile(
     rf"(?:rubrics?|grading|criteria|{_JUDGES})\b"
     rf"|\b(?:rate|grade|judge|mark|score|label|classify|deem|evaluate)\s+(?:{_SUBJECT})\s*"
     rf"\b(?:as|with|to be)\s+(?:an?\s+)?{_MARKS}\b"
+    r"|\bjudge\s+as\s+(?:un)?acceptable\b|\banswer\s+(?:with\s+)?(?:un)?acceptable\b"
     r"|\b(?:dear|attention|hey|note (?:to|for)|message (?:to|for)|instructions? (?:to|for))[:,]?\s+"
     r"(?:all\s+|any\s+|the\s+)?"
     rf"(?:(?:llm|ai|model)[- ]?)?{_JUDGES}\b"
@@ -27,10 +28,23 @@ _ORDERS = re.compile(
     r"|\\?[\"'](?:verdict|judgment)\\?[\"']\s*:\s*\\?[\"'](?:acceptable|unacceptable|unsure)\b"
 )
 
+_HIDDEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_LETTERS_BY_TAG = {0xE0000 + code: code for code in range(0x20, 0x7F)}
+
 
 _NEEDED = (
     *("rubric", "grading", "criteria", "judg", "grade", "evaluat", "rate", "rating"),
-    *("assessor", "annotator", "mark", "score", "label", "classify", "deem", "verdict"),
+    *(
+        "assessor",
+        "annotator",
+        "mark",
+        "score",
+        "label",
+        "classify",
+        "deem",
+        "verdict",
+        "acceptable",
+    ),
 )
 """Parts of words. Every match of `_ORDERS` contains at least one of these parts.
 
@@ -41,8 +55,11 @@ The search for a part is many times faster than `_ORDERS`, and most texts contai
 def addresses_judge(text: str) -> bool:
     """Return whether a text tries to give instructions to a judge.
 
-    A text in the form of a judge's answer counts too.
+    A text in the form of a judge's answer counts too. Characters that nobody sees are removed, and
+    tag characters, which only a model reads, are read as the letters that they stand for.
     """
+    if not text.isascii():
+        text = _HIDDEN.sub("", text).translate(_LETTERS_BY_TAG)
     lowered = text.lower()
     if not any(part in lowered for part in _NEEDED):
         return False

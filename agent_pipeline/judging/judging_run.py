@@ -6,13 +6,15 @@ still change. Turning opinions into a verdict belongs to `verdict_policy`, and t
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.free_opinions import collect_opinions
+from agent_pipeline.judging.judge_checks import JudgeCheck
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult, parse_measures
@@ -20,10 +22,10 @@ from agent_pipeline.judging.options import AskLlm, JudgingOptions
 from agent_pipeline.judging.turn_facts import TurnFacts, find_turn_facts, list_true_facts
 from agent_pipeline.judging.verdict_policy import (
     JudgedSession,
+    MachineTrust,
     Opinion,
     VerdictPolicy,
     advise_on_judging,
-    collect_opinions,
     decide_verdict,
 )
 from agent_pipeline.keys import PartitionKey
@@ -65,12 +67,16 @@ class JudgingRun:
             people.
         turn_measures: The measures to take of every turn.
         redact: Replaces private data in the reasons of measures and of the model.
+        checks: The checks of the machine judges against people's labels. `None` trusts a language
+            model without a check.
+        checked_sessions: Sessions about which the model is asked although a person labelled them.
         verdicts: Number of sessions by verdict and judge (`acceptable by label`), or `none`.
         pending: Number of sessions that the model could not judge (a limit, an outage, an answer
             that could not be parsed).
         failed: Number of failures, by measure.
         not_taken: Number of times that a measure could not be taken, by name and reason.
         undeclared: Number of sessions with a metric whose direction is not declared, by metric.
+        addressing_judge: Number of sessions with a text that tries to instruct a judge.
         turns: Number of turns, and number of turns with each fact.
         agreement: The agreement of each judge with people.
     """
@@ -82,11 +88,14 @@ class JudgingRun:
     ask_llm: AskLlm = "undecided"
     turn_measures: Sequence[ConfiguredMeasure] = ()
     redact: Callable[[str], str] = str
+    checks: Sequence[JudgeCheck] | None = None
+    checked_sessions: Collection[str] = ()
     verdicts: Counter[str] = field(default_factory=Counter)
     pending: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     not_taken: Counter[str] = field(default_factory=Counter)
     undeclared: Counter[str] = field(default_factory=Counter)
+    addressing_judge: int = 0
     turns: Counter[str] = field(default_factory=Counter)
     agreement: Agreement = field(default_factory=Agreement)
 
@@ -132,9 +141,28 @@ class JudgingRun:
         if note:
             self.labels.notes.append(note)
 
+    @property
+    def trusted(self) -> Collection[str] | None:
+        """The groups of machine judges that passed their check; `None` without checks."""
+        if self.checks is None:
+            return None
+        return {check.judge for check in self.checks if check.passed}
+
     def describe(self, key: PartitionKey) -> Iterator[str]:
         """Yield sentences about the run that a user should read."""
         yield from self.labels.notes
+        for check in self.checks or ():
+            if not check.passed:
+                yield (
+                    f"The judge {check.describe()}. Until then, its verdicts on sessions of {key} "
+                    f"are unverified: `agent-pipeline review {key}`."
+                )
+        if self.addressing_judge:
+            yield (
+                f"{self.addressing_judge} sessions of {key} have a text that addresses a judge, "
+                "so neither measures nor a language model judge them: judge these sessions with "
+                f"`agent-pipeline review {key}`."
+            )
         if self.pending:
             yield (
                 f"The language model has not judged {self.pending} sessions of {key} yet, and "
@@ -158,8 +186,9 @@ class JudgingRun:
         if unverified_count:
             yield (
                 f"{unverified_count} of {judged_count} verdicts of {key} are unverified "
-                "(when_unjudged), so a model may learn from failures: judge a sample with "
-                f"`agent-pipeline label export {key} --out review.html`."
+                "(when_unjudged, or a judge that is not trusted), so a model may learn from "
+                "failures: judge a sample with "
+                f"`agent-pipeline review {key}`."
             )
 
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:
@@ -174,10 +203,10 @@ class JudgingRun:
         }
         label = self.labels.by_id.get(session.session_id)
         opinions = collect_opinions(session, results, self.policy, label)
-        llm_opinion = None
-        if self.llm and self._needs_llm(session, opinions):
-            llm_opinion = self.llm.ask_opinion(context)
         turns = find_turn_facts(context, self.turn_measures)
+        llm_opinion = None
+        if self.llm and not _addresses_judge(turns) and self._needs_llm(session, opinions):
+            llm_opinion = self.llm.ask_opinion(context)
         return _WaitingSession(item, session, results, opinions, llm_opinion, turns)
 
     def _redact_reason(self, judged: _WithReason) -> _WithReason:
@@ -189,6 +218,8 @@ class JudgingRun:
             return False
         if all(message["role"] == "system" for message in session.messages):
             return False
+        if session.session_id in self.checked_sessions:
+            opinions = {judge: opinions[judge] for judge in opinions if judge != "label"}
         return self.ask_llm == "all" or self.policy.needs_opinion("llm", opinions)
 
     def _finish(self, waiting: _WaitingSession[_Item]) -> JudgedSession:
@@ -196,7 +227,10 @@ class JudgingRun:
         opinions = dict(waiting.opinions)
         if waiting.llm_opinion:
             opinions["llm"] = self._redact_reason(waiting.llm_opinion.result())
-        judged = decide_verdict(waiting.session, self.policy, waiting.results, opinions)
+        addresses_judge = _addresses_judge(waiting.turns)
+        self.addressing_judge += addresses_judge
+        trust = MachineTrust(self.trusted, addresses_judge)
+        judged = decide_verdict(waiting.session, self.policy, waiting.results, opinions, trust)
         judged = judged._replace(turns=waiting.turns)
         for turn in waiting.turns:
             self.turns.update(["turns", *list_true_facts(turn._asdict())])
@@ -211,3 +245,7 @@ class JudgingRun:
                 self.not_taken[f"{name} {result.reason}"] += 1
         self.agreement.add(judged)
         return judged
+
+
+def _addresses_judge(turns: Sequence[TurnFacts]) -> bool:
+    return any(turn.addresses_judge for turn in turns)

@@ -1,8 +1,9 @@
 """Labels: people's judgments of sessions, in CSV or JSONL files.
 
-A row has `session_id`, `judgment` and `reason`. The optional columns `project` and `agent` name the
-session's agent. If they are missing, the row applies to the only agent that has a session with this
-id. If several agents have such a session, the row is ignored. Other columns are ignored, so a
+A row has `session_id`, `judgment` and `reason`. The optional column `probability` says that a
+review drew the session at random (`judge_checks`). The optional columns `project` and `agent` name
+the session's agent. If they are missing, the row applies to the only agent that has a session with
+this id. If several agents have such a session, the row is ignored. Other columns are ignored, so a
 filled review file is also a label file. An empty judgment changes nothing. If a session was judged
 more than once, the last judgment counts; the files of a folder are read in the order of their
 names.
@@ -66,6 +67,8 @@ class Labels:
         where: Path of the label file or folder.
         by_id: The labels by session id.
         notes: Sentences about rows that could not be used.
+        drawn_below: The largest `probability` of the labels: all sessions with a lower random
+            number were proposed to people. 0 if no label was drawn at random.
         partial_keys: The project and agent of labels that do not name both, by session id. One or
             both of the values are empty.
     """
@@ -73,6 +76,7 @@ class Labels:
     where: str = ""
     by_id: dict[str, Label] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    drawn_below: float = 0.0
     partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
     _by_annotator: dict[str, dict[str, Label]] = field(default_factory=dict, repr=False)
     """The last label of each annotator, for sessions that a row with an annotator names. Labels
@@ -232,6 +236,7 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
             if judgment is None:
                 unknown_words[word[:40]] += 1
                 continue
+            labels.drawn_below = max(labels.drawn_below, _read_probability(row))
             reason = _to_text(row.get("reason"))
             label = Label(judgment, reason) if reason else _LABELS_WITHOUT_REASON[judgment]
             labels.add(session_id, label, annotator)
@@ -331,6 +336,16 @@ def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow |
             row = parse_object(line)
             names.update(row or ())
             yield row
+
+
+def _read_probability(row: LabelRow) -> float:
+    """Return the probability with which a review drew a session, or 0 if there is none."""
+    try:
+        # Some spreadsheets write a comma as the decimal sign.
+        probability = float(_to_text(row.get("probability")).replace(",", ".") or 0)
+    except ValueError:
+        return 0.0
+    return probability if 0 < probability <= 1 else 0.0
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:

@@ -3,9 +3,20 @@
 The rubric is a Jinja template over the evaluation context. The required form of the answer is added
 to the filled rubric. An answer in any other form is not an opinion; it is counted, and its meaning
 is not guessed. Calls to the endpoint belong to `llm_client`.
+
+A session is data, and it may contain instructions to the judge. It stands between two boundary
+lines as JSON, one message per line. The boundary is a hash of 128 bits of the whole session. So no
+text in the session can contain its own boundary, and the same session is always the same question,
+which is paid for once. The filter `json` escapes every character that could end a line, begin a
+special token of a chat template, or hide text.
+
+A language model may still obey an instruction that it reads as data. So no session with a text that
+addresses a judge is judged by a machine (`judge_orders`), and a judge is trusted only after a check
+against people's labels (`judge_checks`).
 """
 
 import json
+import re
 from concurrent.futures import Future
 from importlib.resources import files
 from pathlib import Path
@@ -115,9 +126,9 @@ class LlmJudge:
 
     def _write_question(self, context: EvaluationContext) -> str:
         fields = _make_template_fields(context)
-        # The author of the messages or the tools cannot predict the hash in the boundary.
+        # Whoever writes the boundary into a message changes the hash, and so the boundary.
         record_hash = hash_json([fields["messages"], fields["tools"]])
-        fields |= {"calls": context.calls, "boundary": f"=== {record_hash[:12]} ==="}
+        fields |= {"calls": context.calls, "boundary": f"=== {record_hash[:32]} ==="}
         question = _fill_template(self._rubric, fields)
         return f"{question}\nAnswer with one JSON object and nothing else: {_REPLY_EXAMPLE}\n"
 
@@ -182,13 +193,33 @@ def _parse_template(text: str) -> object:
     environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
-    environment.filters["json"] = dump_canonical_json
+    environment.filters["json"] = _write_data
     try:
         return environment.from_string(text)
     except jinja2.TemplateError as error:
         raise SettingsError(
             f"The judge's rubric is not a valid Jinja template ({error}): correct the template."
         ) from error
+
+
+_UNSAFE = re.compile(
+    "[<\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|[\U000e0000-\U000e007f]"
+    r"|\[(?=/?[A-Z_]{3,}\])|={3,}"
+)
+"""Characters that could end a line or hide text, the beginnings of the special tokens of chat
+templates (`<|im_end|>`, `</s>`, `[INST]`), and rows of equal signs as in the boundary.
+"""
+
+
+def _write_data(value: object) -> str:
+    """Return a value as JSON on one line, in which every unsafe character is a JSON escape."""
+    return _UNSAFE.sub(lambda match: _escape(match[0]), dump_canonical_json(value))
+
+
+def _escape(text: str) -> str:
+    """Return a text as JSON escapes of UTF-16 code units."""
+    units = text.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def _fill_template(template: Any, fields: dict[str, Any]) -> str:

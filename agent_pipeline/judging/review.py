@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 
 FIRST_GROUPS = ("unjudged", "disagreement")
-"""Groups of sessions that a review may show first."""
+"""Groups of sessions that a review may show first, instead of a proposal."""
 
 REVIEW_COLUMNS = (
     "session_id",
@@ -31,6 +31,7 @@ REVIEW_COLUMNS = (
     "judgment",
     "reason",
     "why",
+    "probability",
     "verdict",
     "opinions",
     "conversation",
@@ -38,7 +39,8 @@ REVIEW_COLUMNS = (
 """Columns of a review file.
 
 A person fills in `judgment` and `reason`. The other columns identify the session, explain why it
-was chosen, and show the decisions of the judges.
+was chosen, and show the decisions of the judges. `probability` is empty unless the session was
+drawn at random (`judge_checks`). The label file must keep it.
 """
 
 ReviewRow = dict[str, Any]
@@ -96,19 +98,15 @@ def sample_sessions(
 
     def rank_rows() -> Iterator[tuple[int, str, JudgedRow]]:
         for row in rows:
-            if "turns" not in row:
-                raise DataError(
-                    "An older version made this `judged_sessions`: materialize `judged_sessions` "
-                    "again."
-                )
-            group = _find_group(row)
+            check_version(row)
+            group = find_group(row)
             counts[group] += 1
             if group in groups:
                 digest = hashlib.sha256(f"{seed}:{row['session_id']}".encode()).hexdigest()
                 yield groups.index(group), digest, row
 
     chosen = heapq.nsmallest(count, rank_rows(), key=lambda ranked: ranked[:2])
-    review_rows = [_make_review_row(row, groups[group_index]) for group_index, _, row in chosen]
+    review_rows = [make_review_row(row, groups[group_index]) for group_index, _, row in chosen]
     return ReviewSample(review_rows, counts)
 
 
@@ -137,7 +135,7 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
         ) from error
 
 
-def _find_group(row: JudgedRow) -> str:
+def find_group(row: JudgedRow) -> str:
     """Return the group in which a review shows a session."""
     has_conversation = any(message["role"] != "system" for message in row["messages"])
     if row["archived"] or row["error"] is not None or not has_conversation:
@@ -158,7 +156,26 @@ def _find_group(row: JudgedRow) -> str:
     return "labelled" if "label" in verdicts else "judged"
 
 
-def _make_review_row(row: JudgedRow, group: str) -> ReviewRow:
+def check_version(row: JudgedRow) -> None:
+    """Check that a current version wrote a row.
+
+    Raises:
+        DataError: An older version wrote the row.
+    """
+    if "turns" not in row:
+        raise DataError(
+            "An older version made this `judged_sessions`: materialize `judged_sessions` again."
+        )
+
+
+def make_review_row(row: JudgedRow, group: str, probability: float | None = None) -> ReviewRow:
+    """Return the row of a review.
+
+    Args:
+        row: The judged session.
+        group: The reason why the session was chosen.
+        probability: The probability of the choice, if the session was drawn at random.
+    """
     parts = _split_conversation(row)
     opinions = [
         f"{judge}: {opinion['verdict'] or 'no opinion'}"
@@ -169,6 +186,7 @@ def _make_review_row(row: JudgedRow, group: str) -> ReviewRow:
         "judgment": "",
         "reason": "",
         "why": group,
+        "probability": "" if probability is None else repr(probability),
         "opinions": "; ".join(opinions),
         "conversation": "\n\n".join(text for text, _ in parts),
     }

@@ -1,6 +1,6 @@
 """The tables `judged_sessions` and `curated_sessions`. Each is derived from the table before it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,11 +8,18 @@ from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, measure_drift
 from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE, VolumeError
 from agent_pipeline.judging.curation import Curation, CurationBounds, curate_rows
+from agent_pipeline.judging.judge_checks import (
+    JudgeCheck,
+    SampledSession,
+    check_judge,
+    draw_number,
+)
 from agent_pipeline.judging.judging_run import JudgingRun
 from agent_pipeline.judging.labels import Labels, is_about
 from agent_pipeline.judging.llm_client import SpendLimits
@@ -20,7 +27,12 @@ from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.rows import JudgedRow
-from agent_pipeline.judging.verdict_policy import JudgedSession
+from agent_pipeline.judging.verdict_policy import (
+    JudgedSession,
+    Opinion,
+    VerdictPolicy,
+    name_group,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.tables import (
@@ -62,6 +74,7 @@ def judge_partition(
     labels: Labels,
     redactor: Redactor,
     open_judge: Callable[[SpendLimits], LlmJudge],
+    least_precision: float = 0.0,
 ) -> tuple[StagedTable, JudgingRun]:
     """Judge every session of a partition's table `sessions`.
 
@@ -75,6 +88,8 @@ def judge_partition(
         labels: People's labels.
         redactor: Replaces private data.
         open_judge: Returns the language model. It is called only if the model may decide.
+        least_precision: The lowest precision of a trusted machine judge. 0 trusts a language model
+            without a check.
 
     Returns:
         The staged table, and the run with its counts.
@@ -91,7 +106,109 @@ def judge_partition(
     run.redact = lru_cache(REASONS_IN_MEMORY)(redactor.redact_text)
     has_llm = run.policy.has_judge("llm")
     with open_judge(options.limits) if has_llm else nullcontext() as run.llm:
+        if least_precision:
+            _check_judges(lake, key, run, least_precision)
         return judge_sessions(lake, key, run), run
+
+
+def _check_judges(lake: Lake, key: PartitionKey, run: JudgingRun, least: float) -> None:
+    """Check the machine judges of a run on the sessions that were drawn at random.
+
+    The sessions are judged as if nobody had labelled them. The language model's answers are cached,
+    so the run that follows does not pay for them again.
+
+    Args:
+        lake: The lake that has the table `sessions`.
+        key: The partition.
+        run: The run. Its checks are set.
+        least: The lowest precision of a trusted judge.
+    """
+    groups = [name_group(group) for group in run.policy.machine_groups]
+    sampled: list[SampledSession] = []
+    if groups and run.labels.drawn_below:
+        file = lake.open("sessions", key)
+        drawn = _find_drawn(file, run.labels.drawn_below)
+        probe = JudgingRun(
+            run.measures, run.policy, Labels(), run.llm, redact=run.redact, checks=()
+        )
+        rows = to_rows(
+            batch.filter(pc.is_in(batch["session_id"], drawn)) for batch in read_batches(file)
+        )
+        pairs = (
+            (row["session_id"], restore_session(row))
+            for row in rows
+            if row["error"] is None and not row["archived"]
+        )
+        for session_id, judged in probe.judge(pairs):
+            is_addressed = any(turn.addresses_judge for turn in judged.turns)
+            if not is_addressed and judged.verdict_by != "policy":
+                session = _sample_session(session_id, judged.opinions, run.policy, run.labels)
+                sampled += [session] if session else []
+        run.checked_sessions = frozenset(drawn.to_pylist())
+    run.checks = [check_judge(group, sampled, least) for group in groups]
+
+
+def _find_drawn(file: pq.ParquetFile, drawn_below: float) -> pa.Array:
+    """Return the ids of the sessions whose random number is below a bound."""
+    ids = file.read(["session_id"])["session_id"].to_pylist()
+    drawn = [session_id for session_id in ids if draw_number(session_id) < drawn_below]
+    return pa.array(drawn, pa.string())
+
+
+def _sample_session(
+    session_id: str, opinions: Mapping[str, Opinion], policy: VerdictPolicy, labels: Labels
+) -> SampledSession | None:
+    """Return a session for the check of machine judges.
+
+    Args:
+        session_id: The session.
+        opinions: The judges' opinions.
+        policy: The order of the judges.
+        labels: People's labels.
+
+    Returns:
+        The session, or `None` if no machine judge decides that it is good.
+    """
+    machine = policy.find_machine_verdict(opinions)
+    if machine is None or machine.verdict != "acceptable":
+        return None
+    label = labels.by_id.get(session_id)
+    return SampledSession(draw_number(session_id), machine.judge, label.judgment if label else None)
+
+
+def read_judge_checks(
+    lake: Lake, key: PartitionKey, policy: VerdictPolicy, labels: Labels, least: float
+) -> list[JudgeCheck]:
+    """Check the machine judges on the opinions in the table `judged_sessions`.
+
+    No judge is asked. So a language model that has not judged the drawn sessions has fewer labels
+    than in the next run.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        policy: The order of the judges.
+        labels: People's labels.
+        least: The lowest precision of a trusted judge.
+
+    Returns:
+        One check per group of machine judges. There is none without the table.
+    """
+    groups = [name_group(group) for group in policy.machine_groups]
+    if not (groups and least and lake.has("judged_sessions", key)):
+        return []
+    file = lake.open("judged_sessions", key)
+    columns = ["session_id", "opinions", "turns", "verdict_by", "error", "archived"]
+    sampled: list[SampledSession] = []
+    for row in to_rows(read_batches(file, columns)) if labels.drawn_below else ():
+        is_drawn = draw_number(row["session_id"]) < labels.drawn_below
+        is_judged = row["error"] is None and not row["archived"] and row["verdict_by"] != "policy"
+        is_addressed = any(turn["addresses_judge"] for turn in row["turns"])
+        if is_drawn and is_judged and not is_addressed:
+            opinions = {judge: Opinion(**opinion) for judge, opinion in row["opinions"].items()}
+            session = _sample_session(row["session_id"], opinions, policy, labels)
+            sampled += [session] if session else []
+    return [check_judge(group, sampled, least) for group in groups]
 
 
 def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:

@@ -3,22 +3,21 @@
 Every judge (a person's label, the source's own judgment or score, metrics with a declared
 direction, measures, a language model) has an opinion of a session, or none. The first judge in the
 policy's order that has an opinion decides. If no judge has an opinion, there is no verdict, which
-never counts as a bad verdict. The opinions of judges that cost nothing are computed here; the
-language model is in `llm_judge`.
+never counts as a bad verdict. The opinions of judges that cost nothing are computed in
+`free_opinions`; the language model is in `llm_judge`.
 
-Measures alone can show that a session is broken, but never that a session is good: a session
-without an error may still be wrong in every word.
+Measures alone can show that a session is broken. They show that a session is good only if their
+precision on people's labels is high enough (`judge_checks`): a session without an error may still
+be wrong in every word.
 """
 
-import math
-import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
+from agent_pipeline.judging.labels import VERDICTS, Verdict
 from agent_pipeline.judging.measures import MeasureResult
 from agent_pipeline.judging.turn_facts import TurnFacts
 from agent_pipeline.options import did_you_mean
@@ -27,16 +26,40 @@ from agent_pipeline.sessions.session import Session
 JudgeName = Literal["label", "judgment", "score", "metrics", "measures", "llm"]
 JUDGES: tuple[JudgeName, ...] = ("label", "judgment", "score", "metrics", "measures", "llm")
 
+MACHINES: tuple[JudgeName, ...] = ("measures", "llm")
+"""Judges whose verdicts need a check against people's labels (`judge_checks`)."""
+
 VerdictSource = Literal[
-    "label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"
+    "label",
+    "judgment",
+    "score",
+    "metrics",
+    "measures",
+    "llm",
+    "checked_measures",
+    "policy",
+    "unverified",
 ]
-"""Values of `verdict_by`: a judge, the policy, or `unverified` for a verdict from `when_unjudged`.
+"""Values of `verdict_by`.
+
+- A judge: the judge that decided.
+- `checked_measures`: measures alone, whose precision on people's labels is high enough.
+- `policy`: the policy.
+- `unverified`: `when_unjudged`, or a language model that failed the check, or was not checked.
 """
 
-VERIFIERS: tuple[VerdictSource, ...] = ("label", "judgment", "score", "metrics", "llm")
+VERIFIERS: tuple[VerdictSource, ...] = (
+    "label",
+    "judgment",
+    "score",
+    "metrics",
+    "llm",
+    "checked_measures",
+)
 """Judges that saw how a session ended.
 
-They are a person, the source, a score, a declared metric and a language model.
+They are a person, the source, a score, a declared metric, a language model, and measures whose
+precision on people's labels is high enough.
 """
 
 WhenUnjudged = Literal["exclude", "train_unverified", "acceptable", "unacceptable"]
@@ -46,6 +69,8 @@ OLD_WHEN_UNJUDGED = (
     "session is good: judge the sessions (`agent-pipeline label export`, the setting labels, or a "
     '[judge]), or set when_unjudged = "train_unverified" to train on sessions that nobody verified'
 )
+
+CHECKED: VerdictSource = "checked_measures"
 
 _OVERRULING_SOURCES = ("label", "llm", "policy")
 """Verdict sources that take precedence over the score from the session's source.
@@ -100,8 +125,33 @@ class JudgedSession(NamedTuple):
     turns: Sequence[TurnFacts] = ()
 
 
-_COMPARISON = re.compile(r"\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
-_OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+class MachineVerdict(NamedTuple):
+    """The verdict of a group of machine judges.
+
+    Attributes:
+        judge: The name of the group, such as `measures+llm`.
+        verdict: The verdict.
+    """
+
+    judge: str
+    verdict: Verdict
+
+
+def name_group(group: Sequence[str]) -> str:
+    """Return the name of a group of judges that decide together, as in `decided_by`."""
+    return "+".join(group)
+
+
+def is_machine(group: Sequence[str]) -> bool:
+    """Return whether all judges of a group are machine judges."""
+    return set(group) <= set(MACHINES)
+
+
+def _is_pending(opinions: Mapping[str, Opinion]) -> bool:
+    return "llm" in opinions and opinions["llm"].pending
+
+
+COMPARISON = re.compile(r"\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
 
 
 @dataclass(frozen=True)
@@ -142,7 +192,7 @@ class VerdictPolicy:
                 setting="score_unacceptable",
             )
         for name, rule in self.metrics.items():
-            if rule not in ("higher", "lower") and not _COMPARISON.fullmatch(rule):
+            if rule not in ("higher", "lower") and not COMPARISON.fullmatch(rule):
                 raise SettingsError(
                     f"The setting `metrics.{name}` is {rule!r}: write higher, lower, or a "
                     "comparison such as '>= 0.8'.",
@@ -184,6 +234,32 @@ class VerdictPolicy:
         """
         return [[name.strip() for name in entry.split("+")] for entry in self.decided_by]
 
+    @property
+    def machine_groups(self) -> list[list[str]]:
+        """The groups of judges that need a check against people's labels."""
+        return [group for group in self.groups if is_machine(group)]
+
+    def find_machine_verdict(self, opinions: Mapping[str, Opinion]) -> MachineVerdict | None:
+        """Return the verdict of the group of machine judges that decides, if people do not label.
+
+        Args:
+            opinions: The judges' opinions. A person's label is ignored.
+
+        Returns:
+            The verdict, or `None` if another judge decides, or no judge does.
+        """
+        heard = {judge: opinion for judge, opinion in opinions.items() if judge != "label"}
+        for group in self.groups:
+            verdict = find_group_verdict(group, heard, may_be_measures=True)
+            if verdict and not is_machine(group):
+                return None
+            # Measures alone decide against a session without a check.
+            if verdict and not (group == ["measures"] and verdict == "unacceptable"):
+                return MachineVerdict(name_group(group), verdict)
+            if verdict or ("llm" in group and _is_pending(heard)):
+                return None
+        return None
+
     def has_judge(self, judge: str) -> bool:
         """Return whether a judge is one of the judges that decide."""
         return any(judge in group for group in self.groups)
@@ -195,39 +271,29 @@ class VerdictPolicy:
                 return not any(
                     opinions[name].verdict == "unacceptable" for name in group if name in opinions
                 )
-            if _find_group_verdict(group, opinions):
+            if find_group_verdict(group, opinions):
                 return False
         return False
 
 
-def collect_opinions(
-    session: Session,
-    results: Mapping[str, MeasureResult],
-    policy: VerdictPolicy,
-    label: Label | None,
-) -> dict[str, Opinion]:
-    """Return the opinions of all judges that do not cost money, by judge.
+@dataclass(frozen=True)
+class MachineTrust:
+    """What is known about the machine judges when a session is decided.
 
-    Args:
-        session: The session.
-        results: The results of the measures, by name.
-        policy: The rules for scores and metrics.
-        label: A person's label of the session.
+    Attributes:
+        trusted: The names of the groups of machine judges whose verdicts count as verified. `None`
+            trusts every language model without a check, and never measures alone.
+        addresses_judge: Whether a text in the session tries to instruct a judge. A person has to
+            judge such a session.
     """
-    opinions: dict[str, Opinion] = {}
-    if label:
-        opinions["label"] = Opinion(label.judgment, label.reason)
-    judgment = VERDICTS.get(session.judgment)
-    if judgment:
-        opinions["judgment"] = Opinion(judgment)
-    if session.score is not None:
-        opinions["score"] = _judge_score(session.score, policy)
-    declared = {name: session.scores[name] for name in policy.metrics if name in session.scores}
-    if declared:
-        opinions["metrics"] = _judge_metrics(declared, policy)
-    if results:
-        opinions["measures"] = _judge_measures(results)
-    return opinions
+
+    trusted: Collection[str] | None = None
+    addresses_judge: bool = False
+
+
+LEFT_TO_PERSON = "a text in the session addresses the judge: a person has to judge it"
+
+_TRUST_LLM = MachineTrust()
 
 
 @dataclass(frozen=True)
@@ -238,6 +304,7 @@ class _Ruling:
     source: VerdictSource | None = None
     name: str = ""
     reasons: str | None = None
+    overrules_score: bool = False
 
 
 def decide_verdict(
@@ -245,6 +312,7 @@ def decide_verdict(
     policy: VerdictPolicy,
     results: dict[str, MeasureResult],
     opinions: dict[str, Opinion],
+    trust: MachineTrust = _TRUST_LLM,
 ) -> JudgedSession:
     """Return the verdict on a session that follows from the judges' opinions.
 
@@ -252,15 +320,19 @@ def decide_verdict(
     good, whatever a judge decides. If the language model has not yet judged a session, the session
     has no verdict until then, unless a judge that ranks above the model has decided.
     `when_unjudged` applies only if all judges were asked. It does not apply to sessions that the
-    model was not or could not be asked about.
+    model was not or could not be asked about, or whose text addresses the judge.
+
+    The verdict of a language model that is not trusted is kept, but counts as `unverified`.
+    Measures alone find a session good only if they are trusted.
 
     Args:
         session: The session.
         policy: The rules that define which judge decides.
         results: The results of the measures, by name.
         opinions: The opinions of the judges, by judge.
+        trust: What is known about the machine judges.
     """
-    ruling = _rule(session, policy, opinions)
+    ruling = _rule(session, policy, opinions, trust)
     return JudgedSession(
         verdict=ruling.verdict,
         verdict_by=ruling.source,
@@ -272,7 +344,12 @@ def decide_verdict(
     )
 
 
-def _rule(session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinion]) -> _Ruling:
+def _rule(
+    session: Session,
+    policy: VerdictPolicy,
+    opinions: Mapping[str, Opinion],
+    trust: MachineTrust,
+) -> _Ruling:
     if session.error is not None:
         return _Ruling(reasons="infrastructure error: neither good nor bad")
     if session.attack_succeeded:
@@ -281,19 +358,25 @@ def _rule(session: Session, policy: VerdictPolicy, opinions: Mapping[str, Opinio
         )
     llm_opinion = opinions.get("llm") if policy.has_judge("llm") else None
     for group in policy.groups:
-        verdict = _find_group_verdict(group, opinions)
+        if trust.addresses_judge and is_machine(group):
+            continue
+        is_trusted = trust.trusted is not None and name_group(group) in trust.trusted
+        verdict = find_group_verdict(group, opinions, may_be_measures=is_trusted)
         if verdict:
-            return _rule_by_group(verdict, group, opinions)
+            is_trusted = is_trusted or trust.trusted is None or not is_machine(group)
+            return _rule_by_group(verdict, group, opinions, is_trusted)
         # Judges that rank below the language model may not decide before the model has answered.
         if "llm" in group and llm_opinion is not None and llm_opinion.pending:
             return _Ruling(reasons="the language model was not heard yet")
+    if trust.addresses_judge:
+        return _Ruling(reasons=LEFT_TO_PERSON)
     if llm_opinion is not None and llm_opinion.verdict is None and not llm_opinion.name:
         return _Ruling(reasons=f"the language model could not be asked: {llm_opinion.reason}")
     return _rule_unjudged(policy, opinions.get("measures", _NO_OPINION))
 
 
 def _rule_by_group(
-    verdict: Verdict, group: Sequence[str], opinions: Mapping[str, Opinion]
+    verdict: Verdict, group: Sequence[str], opinions: Mapping[str, Opinion], is_trusted: bool
 ) -> _Ruling:
     """Return the ruling of a group of judges that decide together."""
     deciding = [
@@ -307,7 +390,13 @@ def _rule_by_group(
             source = judge
             break
     reasons = "; ".join(f"{judge}: {opinions[judge].reason or verdict}" for judge in deciding)
-    return _Ruling(verdict, source, opinions[source].name, reasons)
+    name = opinions[source].name
+    if source == "measures":
+        # Measures show that a session is broken. They show that it is good only after a check.
+        return _Ruling(verdict, source if verdict == "unacceptable" else CHECKED, name, reasons)
+    if not is_trusted:
+        return _Ruling(verdict, "unverified", name, reasons, overrules_score=True)
+    return _Ruling(verdict, source, name, reasons)
 
 
 def _rule_unjudged(policy: VerdictPolicy, measured: Opinion) -> _Ruling:
@@ -337,6 +426,8 @@ def _score_ruling(
     verdict_score = 1.0 if ruling.verdict == "acceptable" else 0.0
     if not policy.has_judge("score") or ruling.source in _OVERRULING_SOURCES:
         return verdict_score
+    if ruling.overrules_score:
+        return verdict_score
     if "score" in opinions and opinions["score"].verdict not in (None, ruling.verdict):
         return verdict_score
     if session.score is not None and 0 <= session.score <= 1:
@@ -354,89 +445,18 @@ def advise_on_judging(key: object) -> str:
     )
 
 
-def _find_group_verdict(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
+def find_group_verdict(
+    group: Sequence[str], opinions: Mapping[str, Opinion], may_be_measures: bool = False
+) -> Verdict | None:
     """Return the verdict of a group of judges that decide together.
 
-    Measures alone never give a good verdict.
+    Args:
+        group: The judges.
+        opinions: The opinions, by judge.
+        may_be_measures: Whether measures alone may give a good verdict.
     """
     verdicts = [opinions[judge].verdict if judge in opinions else None for judge in group]
     if "unacceptable" in verdicts:
         return "unacceptable"
     others = set(group) - {"measures"}
-    return "acceptable" if others and None not in verdicts else None
-
-
-def _judge_score(score: float, policy: VerdictPolicy) -> Opinion:
-    if not math.isfinite(score):
-        return Opinion(None, f"the score {score} is not a finite number")
-    reason = f"score {score:.4g}"
-    if score > 1 >= policy.score_acceptable:
-        return Opinion(
-            None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale"
-        )
-    return Opinion(_judge_value(score, "higher", policy), reason)
-
-
-def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | None:
-    """Return the verdict that follows from one metric's value.
-
-    There is no verdict if the value is between the two thresholds, above their scale, or not a
-    number.
-    """
-    if not math.isfinite(value):
-        return None
-    comparison = _COMPARISON.fullmatch(rule)
-    if comparison:
-        holds = _OPERATORS[comparison[1]](value, float(comparison[2]))
-        return "acceptable" if holds else "unacceptable"
-    if value > 1 >= policy.score_acceptable:
-        return None  # 2 of 5 is above a scale from 0 to 1, so a good verdict would be a guess
-    is_high = value >= policy.score_acceptable
-    is_low = value <= policy.score_unacceptable
-    is_good, is_bad = (is_high, is_low) if rule == "higher" else (is_low, is_high)
-    if is_good:
-        return "acceptable"
-    return "unacceptable" if is_bad else None
-
-
-def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinion:
-    """Return the opinion that follows from the declared metrics.
-
-    The verdict is `unacceptable` if any declared metric gives it, and `acceptable` if all of them
-    do.
-    """
-    opinions = {
-        name: Opinion(_judge_value(value, policy.metrics[name], policy))
-        for name, value in values.items()
-    }
-    verdict = _find_group_verdict(list(opinions), opinions)
-    deciding: list[str] = []
-    if verdict:
-        deciding = sorted(name for name in opinions if opinions[name].verdict == verdict)
-    reason = ", ".join(
-        f"{name} {value:.4g} ({policy.metrics[name]})" for name, value in sorted(values.items())
-    )
-    return Opinion(verdict, reason, ", ".join(deciding))
-
-
-def _judge_measures(results: Mapping[str, MeasureResult]) -> Opinion:
-    """Return the opinion that follows from the measures.
-
-    The verdict is `unacceptable` if a measure failed, and `acceptable` if all measures passed. A
-    score without a threshold does not count.
-    """
-    votes = {
-        name: result
-        for name, result in results.items()
-        if result.passed is not None or result.score is None
-    }
-    failed = {name: result.reason for name, result in votes.items() if result.passed is False}
-    if failed:
-        described = [f"{name} ({reason})" if reason else name for name, reason in failed.items()]
-        return Opinion("unacceptable", f"failed {', '.join(described)}", ", ".join(failed))
-    not_taken = [name for name, result in votes.items() if result.passed is None]
-    if not_taken:
-        return Opinion(None, f"not taken: {', '.join(not_taken)}")
-    if not votes:
-        return Opinion(None, "no measure passes or fails")
-    return Opinion("acceptable", f"passed {', '.join(votes)}", ", ".join(votes))
+    return "acceptable" if (others or may_be_measures) and None not in verdicts else None

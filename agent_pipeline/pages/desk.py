@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import DataError, SettingsError
@@ -24,7 +25,7 @@ from agent_pipeline.judging.annotations import (
     make_time,
     read_annotations,
 )
-from agent_pipeline.judging.review import sample_sessions
+from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.rows import JudgedRow
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.reports.rendering import ServedLinks
@@ -34,6 +35,7 @@ from agent_pipeline.reports.session_pages import (
     make_session_page,
     read_row,
 )
+from agent_pipeline.selection.label_proposals import choose_sessions
 from agent_pipeline.sessions.tables import read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
@@ -49,14 +51,15 @@ class ReviewOptions(msgspec.Struct, frozen=True):
         annotator: The name of the annotator, if the page does not name another.
         sample: The number of sessions.
         seed: The seed of the sample.
-        first: The group of sessions that comes first.
+        first: The group of sessions that comes first. An empty text means a proposal
+            (`selection.label_proposals`).
         guidelines: The file with the guidelines, or None for the file in the folder of labels.
     """
 
     annotator: str = "reviewer"
     sample: int = 50
     seed: int = 0
-    first: str = "unjudged"
+    first: str = ""
     guidelines: Path | None = None
 
 
@@ -291,8 +294,12 @@ class ReviewDesk:
             if key not in self._queues or self._queues[key][0] != version:
                 with self._lake.open(TABLE, key) as table:
                     rows = cast("Any", to_rows(read_batches(table)))
-                    sample = sample_sessions(
-                        rows, self._options.sample, self._options.seed, self._options.first
+                    sample = choose_sessions(
+                        rows,
+                        self._options.sample,
+                        resolve(self._settings, JudgingOptions, key).options.policy,
+                        self._options.seed,
+                        self._options.first,
                     )
                 self._queues[key] = (version, [_queue(row) for row in sample.rows])
             return self._queues[key][1]

@@ -27,7 +27,7 @@ from agent_pipeline.datasets.splits import (
     is_unnamed_task,
 )
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95
-from agent_pipeline.evaluation.paired import tasks_needed, wilson
+from agent_pipeline.evaluation.paired import tasks_needed
 from agent_pipeline.ingestion.task_patterns import propose_pattern
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.curation import curate
@@ -62,6 +62,7 @@ from agent_pipeline.readiness.token_counts import (
 from agent_pipeline.readiness.verdicts import find_blockers, propose_settings
 from agent_pipeline.selection.leaks import Leaks, compare_trials
 from agent_pipeline.sessions.tables import make_column
+from agent_pipeline.shares import wilson
 from agent_pipeline.sources.registry import SOURCES
 from agent_pipeline.storage.lake import Lake
 

@@ -142,8 +142,8 @@ JUDGED = pa.schema(
         ),
         *define_optional(
             _TEXT,
-            verdict_by="the judge: label, judgment, score, metrics, measures, llm, policy, "
-            "unverified",
+            verdict_by="the judge: label, judgment, score, metrics, measures, llm, "
+            "checked_measures, policy, unverified",
         ),
         *define_optional(
             _TEXT, verdict_name="the metrics, the measures or the model that gave the verdict"

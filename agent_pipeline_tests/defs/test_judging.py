@@ -92,6 +92,7 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
     with endpoint(lambda request, number: verdict("unacceptable", "rude")) as server:
         monkeypatch.setenv("AGENT_PIPELINE_JUDGE__ENDPOINT", server.url)
         monkeypatch.setenv("AGENT_PIPELINE_JUDGE__MODEL", "m")
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__LEAST_PRECISION", "0")
         config = {"decided_by": ["label", "judgment", "llm"]}
         rows, metadata = judged(bench, **config, llm_max_requests=2)
         assert (
@@ -130,9 +131,9 @@ def test_a_review_that_was_filled_in_joins_the_next_run(
         and "unjudged" in done.output
     )
     filled = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8-sig"), newline="")))
-    assert {each["session_id"] for each in filled} <= set(unjudged(rows)) and "CALL: " in "".join(
-        each["conversation"] for each in filled
-    )
+    assert {each["session_id"] for each in filled if each["why"] != "judges disagree"} <= set(
+        unjudged(rows)
+    ) and "CALL: " in "".join(each["conversation"] for each in filled)
     out.with_name("filled.jsonl").write_text(
         json.dumps(filled[0] | {"judgment": "acceptable", "reason": "I like it"})
     )
@@ -141,3 +142,71 @@ def test_a_review_that_was_filled_in_joins_the_next_run(
     assert [row["session_id"] for row in rows if row["verdict_by"] == "label"] == [
         filled[0]["session_id"]
     ]
+
+
+def test_a_judge_is_trusted_after_labels_and_not_before(
+    bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without labels its verdicts are unverified; with labels of a random sample they count."""
+    monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    config = {"decided_by": ["label", "judgment", "llm"]}
+    with endpoint(lambda request, number: verdict("acceptable", "kind")) as server:
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__ENDPOINT", server.url)
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__MODEL", "m")
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__LEAST_PRECISION", "0.4")
+        rows, metadata = judged(bench, **config)
+        by_model = [row for row in rows if row["verdict_by"] == "unverified"]
+        assert len(by_model) >= 3
+        assert not [row for row in rows if row["verdict_by"] == "llm"]
+        assert cells(metadata["judge_checks"]) == [["llm", "no", "0", "0", "0.00 to 1.00", "2"]]
+        status = _invoke(monkeypatch, config, "status")
+        assert "llm is not trusted" in status and "label 2 more" in status
+        paid = len(server.requests)
+
+        def review(judgment: str, name: str) -> None:
+            out = labels / name
+            _invoke(
+                monkeypatch,
+                config,
+                "label",
+                "export",
+                "shop/intern",
+                "--sample",
+                "4",
+                "--out",
+                str(out),
+            )
+            lines = out.read_text(encoding="utf-8").split("\n")
+            filled = [json.loads(line) for line in lines if line]
+            assert sum(bool(row["probability"]) for row in filled) >= 3
+            out.write_text(
+                "".join(json.dumps(row | {"judgment": judgment}) + "\n" for row in filled),
+            )
+
+        review("acceptable", "first.jsonl")
+        monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(labels))
+        rows, metadata = judged(bench, **config)
+        ((_, trusted, count, good, *_),) = cells(metadata["judge_checks"])
+        assert trusted == "yes" and count == good and int(count) >= 3
+        assert len([row for row in rows if row["verdict_by"] == "llm"]) >= 1
+        assert not [row for row in rows if row["verdict_by"] == "unverified"]
+        assert len(server.requests) == paid, "the answers about labelled sessions were cached"
+        (labels / "first.jsonl").write_text(
+            (labels / "first.jsonl").read_text().replace('"judgment": "acc', '"judgment": "unacc')
+        )
+        rows, metadata = judged(bench, **config)
+        ((_, trusted, count, good, _, needed),) = cells(metadata["judge_checks"])
+        assert (trusted, good, needed) == ("no", "0", "–")
+        assert not [row for row in rows if row["verdict_by"] == "llm"]
+
+
+def _invoke(monkeypatch: pytest.MonkeyPatch, config: dict, *arguments: str) -> str:
+    """Run a command with the settings of `judged_sessions`, and return its output."""
+    monkeypatch.setenv(
+        "AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__DECIDED_BY", json.dumps(config["decided_by"])
+    )
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output

@@ -12,8 +12,9 @@ from agent_pipeline.judging import (
     VerdictPolicy,
     parse_measures,
 )
+from agent_pipeline.judging.free_opinions import collect_opinions
 from agent_pipeline.judging.turn_facts import find_turn_facts
-from agent_pipeline.judging.verdict_policy import collect_opinions, decide_verdict
+from agent_pipeline.judging.verdict_policy import decide_verdict
 from agent_pipeline.sessions.session import Session
 
 ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

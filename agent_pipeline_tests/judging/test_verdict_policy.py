@@ -17,8 +17,9 @@ from agent_pipeline.judging import (
     VerdictPolicy,
 )
 from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.free_opinions import collect_opinions
 from agent_pipeline.judging.options import JudgingOptions
-from agent_pipeline.judging.verdict_policy import collect_opinions, decide_verdict
+from agent_pipeline.judging.verdict_policy import decide_verdict
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.judging.sessions import calls, judge, session
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.curation import CurationBounds
+from agent_pipeline.judging.judge_checks import JudgeCheck
 from agent_pipeline.judging.llm_client import LlmClient
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_partition
@@ -214,6 +215,7 @@ def judged_sessions(
             workspace.labels(key),
             redactor,
             partial(workspace.open_judge, night=night),
+            workspace.settings().judge.least_precision,
         )
         for note in panel.describe(key):
             context.log.warning(note)
@@ -230,11 +232,32 @@ def judged_sessions(
                 "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
                 "turns": counts_table(panel.turns, "fact about a turn"),
                 "metrics_without_a_direction": counts_table(panel.undeclared, "metric"),
+                "addressing_judge": panel.addressing_judge,
+                "judge_checks": _checks_table(panel.checks or ()),
                 "agreement": _agreement_table(panel.agreement),
                 "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",
                 **(_llm_spend(panel.llm.client) if panel.llm else {}),
             },
         )
+
+
+def _checks_table(checks: Sequence[JudgeCheck]) -> dg.MetadataValue:
+    """Return one line per group of machine judges with its precision, or the text `none`."""
+    if not checks:
+        return dg.MetadataValue.text("none")
+    head = ["judge", "trusted", "labels", "good", "precision", "labels needed"]
+    lines = [
+        [
+            check.judge,
+            "yes" if check.passed else "no",
+            check.labels,
+            check.correct,
+            f"{check.low:.2f} to {check.high:.2f}",
+            "–" if check.missing is None else check.missing,
+        ]
+        for check in checks
+    ]
+    return table(head, lines)
 
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
