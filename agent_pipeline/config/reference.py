@@ -18,7 +18,7 @@ from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.publishing import FileOptions
 from agent_pipeline.options import Options, Section, allowed
-from agent_pipeline.training.config import list_size_rates
+from agent_pipeline.training.size_defaults import list_size_rates
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 _BEGIN = "<!-- {name}: made by python -m agent_pipeline.config.reference -->"

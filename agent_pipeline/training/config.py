@@ -1,7 +1,8 @@
-"""The options of every training step, and the defaults that depend on the size of the base model.
+"""The options of every training step.
 
 Every number that changes what is trained is here. Options have the names of TRL, transformers and
-PEFT. How an option becomes an argument of a trainer belongs to `trainers`.
+PEFT. How an option becomes an argument of a trainer belongs to `trainers`. Defaults that depend on
+the base model and the rows belong to `size_defaults`.
 
 The defaults suit small models and a few hundred rows of tool calls on a CPU:
 
@@ -11,14 +12,10 @@ The defaults suit small models and a few hundred rows of tool calls on a CPU:
   keep the last steps small.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from agent_pipeline.errors import ModelError, first_line
-from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.device import Precision
 from agent_pipeline.options import Options
 
@@ -546,151 +543,3 @@ NO_TEACHER = (
     "The step distill has no teacher: set `distill_adapter.teacher_model` to a larger model with "
     "the same vocabulary."
 )
-
-# Defaults that depend on the size of the base model:
-#
-# | weights           | SFT    | further steps | GRPO | epochs of SFT |
-# |-------------------|--------|---------------|------|---------------|
-# | below 0.3 billion | 1.5e-3 | 2e-4          | 5e-5 | 1             |
-# | below 1 billion   | 5e-4   | 5e-5          | 2e-5 | 2             |
-# | below 20 billion  | 2e-4   | 2e-5          | 1e-5 | 2             |
-# | more              | 1e-4   | 1e-5          | 5e-6 | 2             |
-#
-# The first line was measured with SmolLM2-135M (docs/results.md). QLoRA (Dettmers et al. 2023,
-# table 9) uses 2e-4 for 7 and 13 billion weights, and 1e-4 for 33 and 65 billion. The best LoRA
-# rates of Llama 2 7B lie between 2e-4 and 5e-4 (Biderman et al. 2024). The second line lies in
-# between. A full fine-tune takes a tenth of LoRA's rate (Schulman et al. 2025, "LoRA Without
-# Regret").
-_SIZE_BOUNDS = (0.3e9, 1e9, 20e9)
-_SFT_RATES = (1.5e-3, 5e-4, 2e-4, 1e-4)
-_FURTHER_RATES = (2e-4, 5e-5, 2e-5, 1e-5)
-_GRPO_RATES = (5e-5, 2e-5, 1e-5, 5e-6)
-_SFT_EPOCHS = (1.0, 2.0, 2.0, 2.0)
-
-_UNKNOWN_WEIGHTS = 7e9
-"""Number of weights that is assumed if the files of a model do not state it.
-
-A rate that is too low trains slowly. A rate that is too high destroys the model.
-"""
-
-_SIZED_OPTIONS = ("learning_rate", "num_train_epochs")
-
-
-class RatesOfSize(NamedTuple):
-    """The default learning rates for base models within one range of sizes.
-
-    Attributes:
-        size: The range of the number of weights, such as "below 1 billion".
-        sft: The rate of the step sft.
-        further: The rate of the steps sdft, distill, dpo and kto.
-        grpo: The rate of the step grpo.
-    """
-
-    size: str
-    sft: float
-    further: float
-    grpo: float
-
-
-def list_size_rates() -> list[RatesOfSize]:
-    """Return the default learning rates for each range of base model sizes."""
-    bounds = [f"{bound / 1e9:g} billion" for bound in _SIZE_BOUNDS]
-    sizes = [*(f"below {bound}" for bound in bounds), f"{bounds[-1]} or more"]
-    rates = zip(sizes, _SFT_RATES, _FURTHER_RATES, _GRPO_RATES, strict=True)
-    return [RatesOfSize(*row) for row in rates]
-
-
-def count_weights(folder: Path) -> int | None:
-    """Return the number of weights of a model, read from the headers of its safetensors files.
-
-    Returns:
-        The number of weights, or None if there are no safetensors files.
-
-    Raises:
-        ModelError: a file is not a safetensors file, or is cut off.
-    """
-    from math import prod
-
-    from safetensors import SafetensorError, safe_open
-
-    count = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="np") as file:
-                for name in file.keys():  # noqa: SIM118  it is not a dict
-                    count += prod(file.get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise ModelError(
-                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model "
-                "again."
-            ) from error
-    return count or None
-
-
-def fill_size_defaults(
-    values: Mapping[str, object], method: str, weight_count: float | None
-) -> dict[str, Any]:
-    """Replace a learning rate or a number of epochs of 0 by the default for the base model's size.
-
-    Args:
-        values: Options of a training step, by name.
-        method: The step: sft, dpo, kto, sdft, distill or grpo.
-        weight_count: The number of weights of the base model; None if it is unknown.
-
-    Returns:
-        The options. Options that were set keep their values.
-    """
-    weights = weight_count or _UNKNOWN_WEIGHTS
-    size_class = sum(weights >= bound for bound in _SIZE_BOUNDS)
-    if method == "sft":
-        rate, epochs = _SFT_RATES[size_class], _SFT_EPOCHS[size_class]
-    elif method == "grpo":
-        rate, epochs = _GRPO_RATES[size_class], 1.0
-    else:
-        rate, epochs = _FURTHER_RATES[size_class], 1.0
-    if not values.get("use_lora", True):
-        rate *= 0.1
-    return {
-        **values,
-        "learning_rate": values.get("learning_rate") or rate,
-        "num_train_epochs": values.get("num_train_epochs") or epochs,
-    }
-
-
-def resolve_size_defaults(
-    values: Mapping[str, object], method: str, base: BaseModel
-) -> dict[str, Any]:
-    """Fill in the options that depend on the size of a base model on disk.
-
-    The files of the model are read only if an option is left to its size.
-
-    Args:
-        values: Options of a training step, by name.
-        method: The step: sft, dpo, kto, sdft, distill or grpo.
-        base: The base model.
-    """
-    if all(values.get(name) for name in _SIZED_OPTIONS):
-        return dict(values)
-    return fill_size_defaults(values, method, count_weights(base.path))
-
-
-def describe_size_defaults(
-    set_values: Mapping[str, object], values: Mapping[str, object], base: BaseModel
-) -> str:
-    """Return a sentence that names the options that depend on the size of the base model.
-
-    Args:
-        set_values: The options as they were set, with 0 for what is left to the size.
-        values: The options after `resolve_size_defaults`.
-        base: The base model.
-
-    Returns:
-        The sentence, or an empty string if no option follows from the size.
-    """
-    names = [name for name in _SIZED_OPTIONS if not set_values.get(name)]
-    if not names:
-        return ""
-    count = count_weights(base.path)
-    size = f"{count / 1e9:.2g} billion weights" if count else "unknown size"
-    filled = " and ".join(f"{name} = {values[name]:g}" for name in names)
-    return f"{filled}: the default for a base model of {size} ({base.name})."

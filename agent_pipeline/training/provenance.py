@@ -15,8 +15,9 @@ from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.sessions.session import encode_tools, hash_json
-from agent_pipeline.training.config import FurtherTraining, TrainingConfig, resolve_size_defaults
+from agent_pipeline.training.config import FurtherTraining, TrainingConfig
 from agent_pipeline.training.rehearsal import QUESTIONS
+from agent_pipeline.training.size_defaults import resolve_size_defaults
 
 Row: TypeAlias = DatasetRow
 """A row of a dataset, as stored in the lake."""

@@ -9,8 +9,9 @@ The report and the saved directory are also used by the steps after SFT (`furthe
 
 import json
 import shutil
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import groupby
@@ -23,7 +24,7 @@ from msgspec import UNSET
 from agent_pipeline.engine.scoring import average_losses, compute_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import TRAINING_REPORT, ChatRenderer
+from agent_pipeline.models.chat_renderer import TRAINING_REPORT, ChatRenderer, load_renderer
 from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
@@ -32,7 +33,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import count_replayed, parse_ratio
 from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
-from agent_pipeline.tokenization.length_check import check_calls, check_fit
+from agent_pipeline.tokenization.length_check import check_calls, check_fit, read_context_length
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import Training
 from agent_pipeline.training.distributed import (
@@ -40,9 +41,22 @@ from agent_pipeline.training.distributed import (
     train_in_one_process,
     train_in_processes,
 )
+from agent_pipeline.training.forecast import (
+    measure_available_memory,
+    measure_flops,
+    plan_training,
+)
 from agent_pipeline.training.provenance import Row, SftInput
 from agent_pipeline.training.rehearsal import RehearsalAmount, rehearse
 from agent_pipeline.training.report import BaseName, LogEntry, TrainingReport
+from agent_pipeline.training.size_defaults import (
+    SIZED_OPTIONS,
+    SMALL_BASE_OPTIONS,
+    count_base_weights,
+    fill_row_defaults,
+    fill_size_defaults,
+    needs_lengths,
+)
 from agent_pipeline.training.trainers.common import (
     apply_liger,
     checkpoint_step,
@@ -117,6 +131,12 @@ def train_adapter(
         # always.
         precision = "float32"
     device = choose_device(work_dir, precision)
+    plan = plan_training(base, config, [row.encoded for row in encoded], device)
+    if plan is not None:
+        forecast = plan.forecast(measure_available_memory(device), measure_flops(device))
+        plan.check(forecast)
+        warning = plan.warn(forecast)
+        progress(0, len(encoded), " ".join(filter(None, [warning, forecast.describe(), "rows"])))
     model = load_model(base, device)
     rehearsed = rehearse(
         model,
@@ -172,6 +192,31 @@ def train_adapter(
     write_report(report, out_dir)
     report = with_run_figures(report, trained.state, trained.tokens, checkpoint, began)
     return with_thread_figures(report, trained.model, trained.threads)
+
+
+def resolve_sft_options(
+    values: Mapping[str, object], base: BaseModel, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """Fill in the options that depend on the size of the base model and on the rows.
+
+    The rows are tokenized only if an option depends on their lengths.
+
+    Args:
+        values: Options of the step sft, by name, with 0 for what is left open.
+        base: The base model.
+        rows: The rows to train on.
+    """
+    if all(values.get(name) for name in (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)):
+        return dict(values)
+    weights = count_base_weights(base)
+    context = read_context_length(base.path)
+    lengths: list[int] = []
+    if needs_lengths(values, weights):
+        renderer = load_renderer(base.path, base.trust_remote_code)
+        encoded = encode_rows(renderer, list(rows), context or sys.maxsize)
+        lengths = [len(row.encoded.input_ids) for row in encoded.rows]
+    filled = fill_size_defaults(values, "sft", weights)
+    return fill_row_defaults(filled, weights, lengths, context)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.training.config import (
-    TrainingConfig,
+from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.sft import resolve_sft_options
+from agent_pipeline.training.size_defaults import (
+    SMALL_BASE_OPTIONS,
     count_weights,
     describe_size_defaults,
+    fill_row_defaults,
     fill_size_defaults,
+    needs_lengths,
     resolve_size_defaults,
 )
 
 LEFT = {"learning_rate": 0.0, "num_train_epochs": 0.0}
+OPEN = dict.fromkeys(SMALL_BASE_OPTIONS, 0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_the_sample_is_trained_as_before(tiny_base):
     """A small base gets the values that were the defaults, so that its models keep their identities."""
     config = AdapterConfig().model_dump(include=set(TrainingConfig.model_fields))
     assert (
-        TrainingConfig(**resolve_size_defaults(config, "sft", tiny_base)).identity()
+        TrainingConfig(**resolve_sft_options(config, tiny_base, [])).identity()
         == TrainingConfig().identity()
     )
     assert TrainingConfig().learning_rate == 1.5e-3
@@ -89,3 +94,59 @@ def test_the_sample_is_trained_as_before(tiny_base):
         for name, values in further.items()
     }
     assert rates == dict.fromkeys(("dpo", "kto", "sdft", "distill"), 2e-4) | {"grpo": 5e-5}
+
+
+@pytest.mark.parametrize(
+    ("weights", "lengths", "context", "max_length", "step_rows"),
+    [
+        (134_515_008, [9000] * 5000, 8192, 2048, 2),
+        (134_515_008, [9000] * 5000, 1024, 2048, 2),
+        (1.7e9, [500] * 100, 40960, 2048, 2),
+        (1.7e9, [500] * 300, 40960, 2048, 4),
+        (1.7e9, [500] * 100_000, 40960, 2048, 16),
+        (1.7e9, [3000, 100], 40960, 3072, 2),
+        (1.7e9, [30_000], 40960, 8192, 2),
+        (1.7e9, [3000], 1024, 1024, 2),
+        (None, [3000], None, 3072, 2),
+        (1.7e9, [], None, 2048, 2),
+    ],
+)
+def test_rows_define_the_length_and_the_batch(weights, lengths, context, max_length, step_rows):
+    """A larger base fits its rows; the base of the demo keeps its values, whatever the rows are."""
+    made = fill_row_defaults(OPEN, weights, lengths, context)
+    assert made == {
+        "max_length": max_length,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": step_rows,
+    }
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(SMALL_BASE_OPTIONS)), st.integers(16, 64)),
+    st.sampled_from([1e8, 1.7e9]),
+    st.lists(st.integers(1, 9000), min_size=1),
+)
+def test_row_defaults_never_replace_what_was_set(values, weights, lengths):
+    made = fill_row_defaults(OPEN | values, weights, lengths * 100, 4096)
+    assert {name: made[name] for name in values} == values
+    assert all(made.values())
+    if "per_device_train_batch_size" in values and "gradient_accumulation_steps" not in values:
+        assert made["gradient_accumulation_steps"] == 2
+
+
+def test_lengths_are_read_only_if_they_matter():
+    assert not needs_lengths(OPEN, 1e8)
+    assert needs_lengths(OPEN, 1.7e9)
+    assert not needs_lengths(dict.fromkeys(SMALL_BASE_OPTIONS, 1), 1.7e9)
+
+
+def test_default_settings_keep_their_hash():
+    """An agent with the embedded base is not trained again because of the new options."""
+    hashed = AdapterConfig().hashed()
+    assert (hashed["max_length"], hashed["batch_size"], hashed["gradient_accumulation"]) == (
+        2048,
+        1,
+        2,
+    )
+    assert AdapterConfig(max_length=4096).hashed()["max_length"] == 4096
+    assert AdapterConfig(base_model="org/model").hashed()["max_length"] == 0

@@ -218,8 +218,8 @@ class RLTrainingConfig:
     ) -> Any:
         """Create the trainer for `grpo` with the given settings of `grpo_adapter`."""
         from agent_pipeline.evaluation.rollouts import practice
-        from agent_pipeline.training.config import fill_size_defaults
         from agent_pipeline.training.on_policy_steps import build_trainer_over_epochs
+        from agent_pipeline.training.size_defaults import fill_size_defaults
         from agent_pipeline.training.trainers.common import (
             make_progress_callback,
             make_shared_arguments,
