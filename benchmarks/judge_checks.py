@@ -82,8 +82,7 @@ def read_judged(store: Path) -> list[Judged]:
     ]
     random.Random(0).shuffle(sessions)
     return [
-        Judged(session, truth, judge(session, truth))
-        for session, truth in sessions[:MOST_SESSIONS]
+        Judged(session, truth, judge(session, truth)) for session, truth in sessions[:MOST_SESSIONS]
     ]
 
 
