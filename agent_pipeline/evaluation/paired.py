@@ -22,7 +22,7 @@ from math import ceil, sqrt
 import msgspec
 import numpy as np
 
-from agent_pipeline.shares import wilson
+from agent_pipeline.shares import wilson as wilson  # other modules import it from here
 
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
