@@ -122,21 +122,16 @@ def rename_tool(request: ShownRequest, task_key: str) -> ShownRequest | None:
     """Return the request with another name for one tool and one of its parameters, or None if no
     tool can get another name.
 
-    The task's key chooses the tool. If a name stands in the system message as an ordinary word, it
-    keeps its meaning there, so this tool or parameter is left as it is. The parameter gets the new
-    name in every tool.
+    The task's key chooses the tool. The parameter gets the new name in every tool. In the system
+    message, identifiers get the new name too. An ordinary word, such as the verb in "refund the
+    price", keeps its meaning and stays.
     """
-    system = "\n".join(
-        str(message.get("content") or "")
-        for message in request.messages
-        if message["role"] == "system"
-    )
     taken = {name_of(tool) for tool in request.tools}
     taken |= {parameter for tool in request.tools for parameter in properties_of(tool)}
     renamed: dict[str, str] = {}
     for name in sorted(map(name_of, request.tools)):
         new = new_tool_name(name, taken)
-        if new and is_identifier_in(system, name):
+        if new:
             renamed[name] = new
     if not renamed:
         return None
@@ -145,7 +140,7 @@ def rename_tool(request: ShownRequest, task_key: str) -> ShownRequest | None:
     parameters: dict[str, str] = {}
     for parameter, schema in properties_of(tool).items():
         other_name = new_parameter_name(parameter, schema)
-        if not parameters and other_name not in taken and is_identifier_in(system, parameter):
+        if not parameters and other_name not in taken:
             parameters[parameter] = other_name
     changed = {name: renamed[name], **parameters}
 
@@ -283,12 +278,6 @@ def identifier_pattern(name: str) -> re.Pattern[str]:
     if re.search(r"[_\d.-]|[a-z][A-Z]", name):
         return re.compile(rf"(?<![\w-]){word}(?![\w-])")
     return re.compile(rf"(?<=`){word}(?![\w-])|(?<![\w-]){word}(?=\()")
-
-
-def is_identifier_in(text: str, name: str) -> bool:
-    """Return whether a name stands in a text only as an identifier, or not at all."""
-    words = re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)
-    return len(words) == len(identifier_pattern(name).findall(text))
 
 
 def name_of(tool: Tool) -> str:

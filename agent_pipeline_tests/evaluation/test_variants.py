@@ -171,23 +171,21 @@ def test_every_tool_changes_its_position():
 
 
 @pytest.mark.parametrize(
-    ("system", "is_renamed"),
+    ("system", "shown"),
     [
-        ("Be kind.", True),
-        ("Use `refund` with care.", True),
-        ("Call refund(order) with care.", True),
-        ("Else refund the order.", False),
-        ("Use `refund`, or refund by hand.", False),
+        ("Be kind.", "Be kind."),
+        ("Use `refund` with care.", "Use `issue_refund` with care."),
+        ("Call refund(order) with care.", "Call issue_refund(order) with care."),
+        ("Else refund the order.", "Else refund the order."),
+        ("Use `refund`, or refund by hand.", "Use `issue_refund`, or refund by hand."),
     ],
 )
-def test_a_name_that_is_a_word_of_the_system_message_is_kept(system, is_renamed):
+def test_an_ordinary_word_of_the_system_message_stays(system, shown):
+    """The tool is renamed all the same: a request can rename `refund` and keep the verb."""
     messages = [{"role": "system", "content": system}, {"role": "user", "content": "refund?"}]
     renamed = rename_tool(ShownRequest(messages, [tool("refund", id="string")]), "t")
-    if not is_renamed:
-        assert renamed is None
-        return
     assert name_of(renamed.tools[0]) == "issue_refund"
-    assert renamed.messages[0]["content"] == system.replace("refund", "issue_refund")
+    assert renamed.messages[0]["content"] == shown
     assert renamed.messages[1] == messages[1]
     assert renamed.change == "`refund` is called `issue_refund`, `id` is called `id_ref`"
 
