@@ -22,6 +22,7 @@ from agent_pipeline.cli import (
 from agent_pipeline.cli.chat import chat
 from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.doctor import doctor
+from agent_pipeline.cli.init import init
 from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.night import night
 from agent_pipeline.cli.pages import pages, review
@@ -61,6 +62,12 @@ def options(
 PANELS: dict[str, list[Command]] = {
     "Start": [
         Command(running.demo, "demo", ("demo",), "report shop/support"),
+        Command(
+            init,
+            "init",
+            ("init sessions", "init sessions.jsonl --yes"),
+            "materialize PARTITION",
+        ),
         Command(
             doctor,
             "doctor",

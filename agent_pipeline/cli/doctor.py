@@ -13,6 +13,7 @@ from agent_pipeline.keys import PartitionKey
 
 if TYPE_CHECKING:
     from agent_pipeline.readiness.agent_report import Prices
+    from agent_pipeline.readiness.doctor import Doctor
     from agent_pipeline.readiness.report import Readiness
 
 NOT_YET, BAD_INPUT = 1, 2
@@ -90,6 +91,17 @@ def examine_stores(path: str | None, prices: "Prices") -> "Readiness":
     Raises:
         PipelineError: The store or the settings cannot be read at all.
     """
+    examiner = make_doctor(path)
+    examiner.prices = prices
+    return examiner.report(note_progress)
+
+
+def make_doctor(path: str | None) -> "Doctor":
+    """Return the examiner of the stores of the settings, or of the stores at a path.
+
+    Raises:
+        PipelineError: There is no store at the path, or a setting is wrong.
+    """
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.readiness.doctor import Doctor
@@ -101,13 +113,13 @@ def examine_stores(path: str | None, prices: "Prices") -> "Readiness":
         stores, unknown = list_stores(path, readers(settings.sources))
         settings = load_settings(store=stores)
     workspace = Workspace()
-    examiner = Doctor(settings, workspace.labels, workspace.open_judge, prices, unknown)
+    return Doctor(settings, workspace.labels, workspace.open_judge, unknown=unknown)
 
-    def note_progress(key: PartitionKey) -> None:
-        if progress.is_terminal:
-            progress.print(f"reading {key} …", highlight=False, markup=False)
 
-    return examiner.report(note_progress)
+def note_progress(key: PartitionKey) -> None:
+    """Show on a terminal which agent is read."""
+    if progress.is_terminal:
+        progress.print(f"reading {key} …", highlight=False, markup=False)
 
 
 def find_exit_code(report: "Readiness") -> int:

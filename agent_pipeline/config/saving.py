@@ -33,7 +33,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
         for asset, settings in values.items():
-            table = _table(
+            table = find_or_add_table(
                 document, ("agents", str(key), "assets", asset) if key else ("assets", asset)
             )
             for name, value in settings.items():
@@ -46,7 +46,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
     return path
 
 
-def _table(document: Any, names: tuple[str, ...]) -> Any:
+def find_or_add_table(document: Any, names: tuple[str, ...]) -> Any:
     """Return the table at a path of names, and create the table if it is missing.
 
     Tables on the way there get no header of their own.

@@ -2,11 +2,15 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 
 from agent_pipeline.config.assets import AdapterConfig
 from agent_pipeline.config.resolution import resolve
-from agent_pipeline.config.settings import Settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_client import SpendLimits
@@ -19,15 +23,53 @@ from agent_pipeline.readiness.agent_report import (
     Prices,
     report_agent,
 )
-from agent_pipeline.readiness.examination import ExaminationRules, examine
-from agent_pipeline.readiness.machine import measure_machine
+from agent_pipeline.readiness.examination import (
+    Examination,
+    ExaminationRules,
+    Shard,
+    examine,
+    merge_examinations,
+)
+from agent_pipeline.readiness.machine import count_cores, measure_machine
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.token_counts import BaseTokens, load_tokens
-from agent_pipeline.sources.base import TraceSource
+from agent_pipeline.sources.base import TraceSource, files_of
 from agent_pipeline.storage.lake import Lake
 
 CACHED_ANSWERS_ONLY = SpendLimits(tokens=1)
 """Limits with which the language model that judges answers from its cache only."""
+
+
+MIN_BYTES_FOR_PROCESSES = 30_000_000
+"""Total size of the stores from which several processes examine the sessions of an agent."""
+MAX_PROCESSES = 8
+
+
+def examine_in_processes(store: str | list[str], key: PartitionKey, labels: Labels) -> Examination:
+    """Examine the sessions of an agent in one process per core.
+
+    Every process reads the whole store, and examines its part of the sessions.
+
+    Args:
+        store: The setting `store`. Each process loads the other settings itself.
+        key: The partition.
+        labels: People's labels.
+    """
+    count = min(count_cores(), MAX_PROCESSES)
+    shards = [Shard(index, count) for index in range(count)]
+    # A forked process could inherit a lock that a thread of a library holds.
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        parts = pool.map(partial(examine_shard, store, key, labels), shards)
+        return merge_examinations(list(parts))
+
+
+def examine_shard(
+    store: str | list[str], key: PartitionKey, labels: Labels, shard: Shard
+) -> Examination:
+    """Examine a part of the sessions of an agent, with the settings of this process."""
+    settings = load_settings(store=store)
+    rules = ExaminationRules.load(settings, settings.open_lake(), key)
+    return examine(settings.open_store(), key, rules, labels, shard=shard)
 
 
 @dataclass
@@ -90,9 +132,14 @@ class Doctor:
         rules = ExaminationRules.load(self.settings, lake, key)
         has_llm = resolve(self.settings, JudgingOptions, key).options.policy.has_judge("llm")
         llm = self.open_judge(CACHED_ANSWERS_ONLY) if has_llm else None
-        earlier_notes = len(source.notes)
-        examination = examine(source, key, rules, self.read_labels(key), llm)
-        del source.notes[:earlier_notes]
+        labels = self.read_labels(key)
+        if llm or not self._is_large():
+            source.notes.clear()
+            examination = examine(source, key, rules, labels, llm)
+        else:
+            examination = examine_in_processes(self.settings.store, key, labels)
+        unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
+        examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
         adapter = resolve(self.settings, AdapterConfig, key).options
         return report_agent(
             examination,
@@ -105,6 +152,13 @@ class Doctor:
                 self.prices,
             ),
         )
+
+    def _is_large(self) -> bool:
+        """Return whether the stores are large enough for several processes."""
+        if any(store.is_url for store in self.settings.stores):
+            return False
+        files = [file for store in self.settings.stores for file in files_of(Path(store.where))]
+        return sum(file.stat().st_size for file in files) >= MIN_BYTES_FOR_PROCESSES
 
     def _load_tokens(self, base_model: str) -> BaseTokens:
         """Return the tokenizer of a base model, which is loaded once."""

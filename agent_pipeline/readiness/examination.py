@@ -6,11 +6,11 @@ prepare, judge and check each session. Nothing is written. Counting over all ses
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import xxhash
@@ -52,6 +52,22 @@ from agent_pipeline.storage.lake import Lake
 
 SAMPLE_SIZE = 200
 """Number of sessions whose tokens are counted. They are chosen by a hash of the session id."""
+
+
+class Shard(NamedTuple):
+    """A part of an agent's sessions: those whose position in the store has a given remainder.
+
+    Attributes:
+        remainder: The remainder of the division by `shards`.
+        shards: Number of parts.
+    """
+
+    remainder: int
+    shards: int
+
+
+WHOLE = Shard(0, 1)
+"""All sessions."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +226,9 @@ def examine(
     rules: ExaminationRules,
     labels: Labels,
     llm: LlmJudge | None = None,
+    shard: Shard = WHOLE,
 ) -> Examination:
-    """Examine all sessions of an agent. Memory holds the messages of the sample only.
+    """Examine the sessions of an agent. Memory holds the messages of the sample only.
 
     Args:
         source: The store.
@@ -219,20 +236,40 @@ def examine(
         rules: The agent's settings.
         labels: People's labels.
         llm: The language model that judges. Without it, the model has no opinion.
+        shard: The sessions to examine.
 
     Raises:
         PipelineError: Reading, preparing or judging fails, as in the assets.
     """
-    pass_over_store = _Pass(rules)
+    pass_over_store = _Pass(rules, shard)
     run = JudgingRun.from_options(rules.judging, labels)
     with llm or nullcontext() as run.llm:
         for (facts, session), judged in run.judge(pass_over_store.prepare(source, key)):
             pass_over_store.check(facts, session, judged)
     result = pass_over_store.result
-    result.sessions.sort(key=lambda facts: facts.session_id)
-    result.candidates.sort(key=lambda candidate: candidate.session_id)
-    result.notes += [*source.notes, *run.describe(key)]
-    return result
+    result.notes += source.notes
+    return merge_examinations([result])
+
+
+def merge_examinations(parts: Sequence[Examination]) -> Examination:
+    """Return the examinations of the shards of an agent as one, ordered by session id."""
+    merged = Examination([], [], [], None, ToolSchemas(), 0, [])
+    for part in parts:
+        merged.sessions += part.sessions
+        merged.candidates += part.candidates
+        merged.sample += part.sample
+        merged.schemas.merge(part.schemas)
+        merged.forgotten += part.forgotten
+        merged.notes += [note for note in part.notes if note not in merged.notes]
+    merged.sessions.sort(key=lambda facts: facts.session_id)
+    merged.candidates.sort(key=lambda candidate: candidate.session_id)
+    merged.sample.sort(key=lambda session: (session.rank, session.session_id))
+    del merged.sample[SAMPLE_SIZE:]
+    longest = [part.longest for part in parts if part.longest]
+    merged.longest = max(
+        longest, key=lambda session: (session.characters, session.session_id), default=None
+    )
+    return merged
 
 
 class _Pass:
@@ -242,9 +279,10 @@ class _Pass:
         result: The result so far.
     """
 
-    def __init__(self, rules: ExaminationRules) -> None:
+    def __init__(self, rules: ExaminationRules, shard: Shard) -> None:
         self.result = Examination([], [], [], None, ToolSchemas(), 0, [])
         self._rules = rules
+        self._shard = shard
         self._preparation = Preparation(rules.reading)
         self._ranked: list[tuple[int, str]] = []
         self._sampled: dict[str, SampledSession] = {}
@@ -253,7 +291,9 @@ class _Pass:
         self, source: TraceSource, key: PartitionKey
     ) -> Iterator[tuple[tuple[SessionFacts, Session], Session]]:
         """Yield each session with its facts, prepared as for the table `sessions`."""
-        for stored in source.stored(key):
+        for stored_index, stored in enumerate(source.stored(key)):
+            if stored_index % self._shard.shards != self._shard.remainder:
+                continue
             if self._rules.blocked.has(stored.session_id, key):
                 self.result.forgotten += 1
                 continue

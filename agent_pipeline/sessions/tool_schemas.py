@@ -97,6 +97,10 @@ class ToolSchemas:
         """Count the call shapes of one session."""
         self._sessions_by_shape.update(shapes)
 
+    def merge(self, other: "ToolSchemas") -> None:
+        """Add the counts of other sessions."""
+        self._sessions_by_shape.update(other._sessions_by_shape)
+
     def tools(self) -> list[Tool]:
         """Return OpenAI function schemas, ordered by name.
 

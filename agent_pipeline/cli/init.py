@@ -1,0 +1,207 @@
+"""The command init: a settings file for the sessions of a store, and a report on the sessions."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from agent_pipeline.cli.doctor import find_exit_code, make_doctor, note_progress, propose_next
+from agent_pipeline.cli.registry import print_next
+from agent_pipeline.errors import PipelineError, SettingsError
+
+if TYPE_CHECKING:
+    from agent_pipeline.config.settings import Settings
+    from agent_pipeline.config.starting_file import Choice
+    from agent_pipeline.readiness.proposal import Answers, JudgeChoice
+    from agent_pipeline.readiness.report import Readiness
+
+console = Console()
+
+BAD_INPUT = 2
+
+
+def init(
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="A store (a file, a folder or a URL), or a folder that contains several stores."
+        ),
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Take the default answer to every question.")
+    ] = False,
+) -> None:
+    """Look at a store, write a pipeline.toml with comments, and say whether a model can be trained.
+
+    The command asks at most five questions. An existing pipeline.toml keeps its values, comments
+    and order: only missing settings are added. The exit codes are those of `doctor`.
+    """
+    try:
+        report = write_settings(path, yes or not sys.stdin.isatty())
+    except PipelineError as error:
+        typer.echo(f"agent-pipeline: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    print_next(propose_next(report))
+    raise typer.Exit(find_exit_code(report))
+
+
+def write_settings(path: str, takes_defaults: bool) -> "Readiness":
+    """Write the settings file for a store, and print what was written and the report.
+
+    Args:
+        path: The store.
+        takes_defaults: Whether no question is asked.
+
+    Raises:
+        PipelineError: The store cannot be read, or the settings file cannot be changed.
+    """
+    from agent_pipeline.config.assets import AdapterConfig
+    from agent_pipeline.config.presets import PRESETS
+    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.config.starting_file import propose_file
+    from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices
+    from agent_pipeline.readiness.screen import describe_readiness
+    from agent_pipeline.storage.filesystem import write_atomically
+
+    file = find_file()
+    examiner = make_doctor(path)
+    first_report = examiner.report(note_progress)
+    if not first_report.agents:
+        raise SettingsError(
+            " ".join(first_report.errors) or f"There are no sessions in {path}: check the path."
+        )
+    answers = ask_questions(first_report, takes_defaults)
+    adapter = PRESETS[answers.base.preset or "cpu"].get("sft_adapter", {})
+    default_length = resolve(load_settings(), AdapterConfig).options.max_length
+    choices = propose_choices(
+        first_report,
+        name_stores(path, examiner.settings.store, file.parent),
+        answers,
+        int(adapter.get("max_length", default_length)),
+    )
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    proposed = propose_file(text, choices, file)
+    write_atomically(file, proposed.text.encode("utf-8"))
+    if any(choice.name == "labels" for choice in proposed.added):
+        (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
+    report = first_report
+    if changes_report(proposed.added, examiner.settings):
+        report = make_doctor(None).report(note_progress)
+    for line in describe_readiness(report):
+        typer.echo(line)
+    what = ", ".join(choice.full_name for choice in proposed.added) or "nothing was missing"
+    action = "added to" if text else "written to"
+    console.print(f"\n{file}: {what} ({action} the file).", markup=False, soft_wrap=True)
+    for kept in proposed.kept:
+        console.print(
+            f"kept: {kept.name} = {kept.value!r} (proposal: {kept.proposed!r})",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    return report
+
+
+def changes_report(added: Sequence["Choice"], settings: "Settings") -> bool:
+    """Return whether new settings change what a report says, so that it must be made again."""
+    values = {"base_model": settings.base_model, "preset": settings.preset}
+    return any(
+        choice.table[:1] == ("agents",)
+        or (choice.name in values and values[choice.name] != choice.value)
+        for choice in added
+    )
+
+
+def find_file() -> Path:
+    """Return the settings file to write: the file of the environment, or one in this folder."""
+    named = os.environ.get("AGENT_PIPELINE_CONFIG")
+    return Path(named).resolve() if named else Path.cwd() / "pipeline.toml"
+
+
+def name_stores(path: str, stores: str | Sequence[str], folder: Path) -> list[str]:
+    """Return stores as the settings file names them.
+
+    If the user gave a relative path, the stores are named relative to the folder of the file.
+    """
+    absolute = [stores] if isinstance(stores, str) else list(stores)
+    is_relative = "://" not in path and not Path(path).expanduser().is_absolute()
+    if not is_relative or path.startswith("~"):
+        return absolute
+    names = []
+    for store in absolute:
+        inside = Path(store).is_relative_to(folder)
+        names.append(str(Path(store).relative_to(folder)) if inside else store)
+    return names
+
+
+def ask_questions(report: "Readiness", takes_defaults: bool) -> "Answers":
+    """Ask the questions that the report leaves open, at most five, and return the answers."""
+    from agent_pipeline.models.base_model import EMBEDDED
+    from agent_pipeline.readiness.base_choice import BaseChoice, choose_base
+    from agent_pipeline.readiness.proposal import JUDGES, Answers
+
+    base = choose_base(report.machine)
+    if takes_defaults:
+        return Answers(base=base)
+    name = typer.prompt("Base model to train", default=base.base_model)
+    if name != base.base_model:
+        preset = "" if name == EMBEDDED or not report.machine.gpus else "gpu"
+        base = BaseChoice(name, preset, "you chose it")
+    patterns = [agent.tasks for agent in report.agents if agent.tasks.task_pattern]
+    use_patterns = not patterns or typer.confirm(
+        f"{sum(tasks.grouped for tasks in patterns):,} sessions look like trials of "
+        f"{sum(tasks.grouped_tasks for tasks in patterns):,} tasks. Use the task patterns?",
+        default=True,
+    )
+    unjudged = sum(agent.judges.verdicts.get("nobody", 0) for agent in report.agents)
+    names = sorted({name for agent in report.agents for name in agent.judges.undeclared_metrics})
+    metrics: dict[str, str] = {}
+    if unjudged and names:
+        metrics = parse_metrics(
+            typer.prompt(
+                f"Metrics that judge ({', '.join(names)}), as name=higher or name=lower",
+                default="",
+                show_default=False,
+            ),
+            names,
+        )
+    judge: JudgeChoice = "labels"
+    if unjudged and not metrics:
+        word = typer.prompt(
+            f"Who judges the {unjudged:,} sessions without a verdict ({', '.join(JUDGES)})",
+            default="labels",
+        )
+        judge = next((name for name in JUDGES if name == word.strip()), "labels")
+    tools = ""
+    if any(agent.contents.inferred_tools for agent in report.agents):
+        tools = typer.prompt(
+            "JSON file with the schemas of the agent's tools", default="", show_default=False
+        )
+    return Answers(base=base, use_patterns=use_patterns, judge=judge, metrics=metrics, tools=tools)
+
+
+def parse_metrics(text: str, names: Sequence[str]) -> dict[str, str]:
+    """Parse the answer about metrics.
+
+    Example:
+        >>> parse_metrics("correct=higher, toxic=lower", ["correct", "toxic"])
+        {'correct': 'higher', 'toxic': 'lower'}
+
+    Raises:
+        SettingsError: A metric is not in the store, or its direction is unknown.
+    """
+    rules = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, rule = (word.strip() for word in part.partition("="))
+        if name not in names or rule not in ("higher", "lower"):
+            raise SettingsError(
+                f"{part!r} names no metric with a direction: write name=higher or name=lower, "
+                f"with a name of {', '.join(names)}."
+            )
+        rules[name] = rule
+    return rules

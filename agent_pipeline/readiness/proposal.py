@@ -1,0 +1,154 @@
+"""The settings that `agent-pipeline init` proposes, from a readiness report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from agent_pipeline.config.starting_file import Choice
+from agent_pipeline.readiness.base_choice import BaseChoice
+from agent_pipeline.readiness.report import AgentReport, Readiness
+from agent_pipeline.tokenization.length_check import propose_length
+
+JudgeChoice = Literal["labels", "model", "nobody"]
+"""Who will judge sessions without a verdict: people, a language model, or nobody yet."""
+JUDGES: tuple[JudgeChoice, ...] = get_args(JudgeChoice)
+
+LABELS_FOLDER = "labels"
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to the questions of `init`.
+
+    Attributes:
+        base: The base model.
+        use_patterns: Whether the proposed task patterns are used.
+        judge: Who judges sessions without a verdict.
+        metrics: The direction of each metric that judges: higher, lower or a comparison.
+        tools: The file of tool schemas, if the store does not record them.
+    """
+
+    base: BaseChoice
+    use_patterns: bool = True
+    judge: JudgeChoice = "labels"
+    metrics: Mapping[str, str] = {}
+    tools: str = ""
+
+
+def propose_choices(
+    report: Readiness, stores: Sequence[str], answers: Answers, max_length: int
+) -> list[Choice]:
+    """Return the proposed settings for the stores of a report.
+
+    Args:
+        report: The report, made without the proposed settings.
+        stores: The stores, as the file will name them.
+        answers: The answers to the questions.
+        max_length: The length of a row in the settings that apply without a proposal.
+    """
+    base = answers.base
+    sessions = sum(agent.contents.sessions for agent in report.agents)
+    unjudged = sum(agent.judges.verdicts.get("nobody", 0) for agent in report.agents)
+    choices = [
+        Choice(
+            (),
+            "store",
+            stores[0] if len(stores) == 1 else list(stores),
+            f"Where the sessions are: {sessions:,} sessions of {_name_agents(report)}. "
+            "agent-pipeline never changes them.",
+        ),
+        Choice((), "lake", "lake", "Where agent-pipeline writes tables and models."),
+        Choice((), "base_model", base.base_model, f"The model to train: {base.why}."),
+    ]
+    if base.preset:
+        choices.append(Choice((), "preset", base.preset, "Settings for this kind of machine."))
+    choices.append(
+        Choice(
+            (),
+            "labels",
+            LABELS_FOLDER,
+            f"People's judgments. {unjudged:,} of {sessions:,} sessions have no verdict yet.",
+            is_hint=not unjudged or answers.judge != "labels",
+        )
+    )
+    if unjudged and answers.judge == "model":
+        judge = ("judge",)
+        choices += [
+            Choice(judge, "endpoint", "https://host/v1", "The model that judges.", is_hint=True),
+            Choice(judge, "model", "name-of-the-model", is_hint=True),
+        ]
+    choices.append(
+        Choice(
+            ("notify",),
+            "urls",
+            [],
+            "Addresses for notifications of nightly runs, such as slack://…: see "
+            "docs/how-to/slack.md.",
+        )
+    )
+    for agent in report.agents:
+        choices += _propose_for_agent(agent, answers, max_length)
+    return choices
+
+
+def _name_agents(report: Readiness) -> str:
+    names = [agent.partition for agent in report.agents]
+    shown = ", ".join(names[:_MAX_NAMES])
+    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} others"
+
+
+_MAX_NAMES = 3
+
+
+def _propose_for_agent(agent: AgentReport, answers: Answers, max_length: int) -> Iterator[Choice]:
+    """Yield the proposed settings of one agent."""
+    table = ("agents", agent.partition)
+    tasks, contents = agent.tasks, agent.contents
+    if tasks.task_pattern:
+        yield Choice(
+            table,
+            "task_pattern",
+            tasks.task_pattern,
+            f"{tasks.grouped:,} sessions look like trials of {tasks.grouped_tasks:,} tasks, by "
+            "their ids and requests.",
+            is_hint=not answers.use_patterns,
+        )
+    if contents.without_system_prompt:
+        yield Choice(
+            table,
+            "system_prompt",
+            "",
+            f"{contents.without_system_prompt:,} sessions have no system prompt: write the prompt "
+            "that the agent will have when it is served.",
+            is_hint=True,
+        )
+    if contents.inferred_tools:
+        yield Choice(
+            table,
+            "tools",
+            answers.tools or "tools.json",
+            f"The store has no tool schemas for {contents.inferred_tools:,} sessions: without a "
+            "file of OpenAI function schemas, the schemas are inferred from the calls.",
+            is_hint=not answers.tools,
+        )
+    judged = ("agents", agent.partition, "assets", "judged_sessions")
+    declared = {
+        name: rule
+        for name, rule in answers.metrics.items()
+        if name in agent.judges.undeclared_metrics
+    }
+    if declared:
+        yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
+    tokens = contents.tokens
+    if tokens and not tokens.is_estimate and tokens.longest > max_length:
+        length = propose_length(tokens.longest)
+        if tokens.context and length > tokens.context:
+            length = propose_length(tokens.p90)
+        yield Choice(
+            ("agents", agent.partition, "assets", "sft_adapter"),
+            "max_length",
+            length,
+            f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
+            f"{tokens.p90:,}.",
+            is_hint=bool(tokens.context and length > tokens.context),
+        )
