@@ -41,12 +41,17 @@ def init(
     and order: only missing settings are added. The exit codes are those of `doctor`.
     """
     try:
-        report = write_settings(path, yes or not sys.stdin.isatty())
+        report = write_settings(path, yes or not is_interactive())
     except PipelineError as error:
         typer.echo(f"agent-pipeline: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     print_next(propose_next(report))
     raise typer.Exit(find_exit_code(report))
+
+
+def is_interactive() -> bool:
+    """Return whether a person can answer questions."""
+    return sys.stdin.isatty()
 
 
 def write_settings(path: str, takes_defaults: bool) -> "Readiness":
@@ -181,6 +186,11 @@ def ask_questions(report: "Readiness", takes_defaults: bool) -> "Answers":
     if any(agent.contents.inferred_tools for agent in report.agents):
         tools = typer.prompt(
             "JSON file with the schemas of the agent's tools", default="", show_default=False
+        )
+    if tools and not (find_file().parent / Path(tools).expanduser()).is_file():
+        raise SettingsError(
+            f"The tools file {tools} does not exist: give a JSON list of OpenAI function schemas.",
+            path=tools,
         )
     return Answers(base=base, use_patterns=use_patterns, judge=judge, metrics=metrics, tools=tools)
 

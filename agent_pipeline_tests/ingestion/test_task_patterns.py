@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.ingestion.reading import compile_task_pattern, find_task_key
 from agent_pipeline.ingestion.task_patterns import propose_pattern
+from agent_pipeline.sessions.session import Session
 
 REQUESTS = [
     "Book a flight from Oslo to Rome",
@@ -85,3 +87,39 @@ def test_the_order_of_sessions_does_not_matter(items):
 @given(st.dictionaries(st.text(max_size=12), st.text(max_size=30), max_size=12))
 def test_any_ids_and_requests_are_allowed(requests):
     propose_pattern(requests)
+
+
+@given(
+    tasks=st.integers(3, 12),
+    trials=st.integers(2, 5),
+    form=st.sampled_from(
+        ["{task}-trial{trial}", "{task}_run-{trial}", "{task}.rep{trial}", "{task}/{trial}"]
+    ),
+    names=st.lists(st.from_regex(r"\A[b-g]{3,8}\Z"), min_size=12, max_size=12, unique=True),
+)
+def test_a_proposal_groups_exactly_the_trials(
+    tasks: int, trials: int, form: str, names: list[str]
+) -> None:
+    """The ids and the requests show the tasks: the pattern names each task, and mixes no two tasks."""
+    requests = {}
+    truth = {}
+    for task in range(tasks):
+        for trial in range(trials):
+            session_id = form.format(task=names[task], trial=trial)
+            requests[session_id] = (
+                f"please {names[task]} the {names[task]} of {names[task]} {task} now"
+            )
+            truth[session_id] = task
+    proposal = propose_pattern(requests)
+    assert proposal is not None
+    by_task = {}
+    for session_id, task in truth.items():
+        by_task.setdefault(proposal.tasks[session_id], set()).add(task)
+    assert all(len(members) == 1 for members in by_task.values())
+    assert len(by_task) == tasks and proposal.trials == tasks * trials
+    pattern = compile_task_pattern(proposal.pattern)
+    keys = {
+        find_task_key(Session(session_id=name, project="p", agent="a", source="s"), pattern, "")
+        for name in truth
+    }
+    assert keys == set(proposal.tasks.values())

@@ -1,0 +1,177 @@
+"""The command init: the file that it writes, questions, and a second run."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent_pipeline.cli import init as init_module
+from agent_pipeline.cli.app import app
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.readiness import doctor as doctor_room
+from agent_pipeline.readiness.token_counts import BaseTokens
+from agent_pipeline_tests.readiness.examined import chat, write_chats
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder. Tokens are estimated, because loading a tokenizer takes seconds."""
+    monkeypatch.setattr(
+        doctor_room, "load_tokens", lambda name, *rest: BaseTokens(name, None, None, "a test")
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, answers: str = "") -> Result:
+    return CliRunner().invoke(app, ["init", *arguments], input=answers, catch_exceptions=False)
+
+
+def written(project: Path) -> str:
+    return (project / "pipeline.toml").read_text(encoding="utf-8")
+
+
+def trials(**fields: object) -> list[dict[str, object]]:
+    """Thirty tasks with three trials each, whose ids show it."""
+    colours = ["red", "green", "blue"]
+    return [
+        chat(
+            f"task{task}-trial{trial}",
+            f"find thing {task} which was {colours[trial]} once upon a time",
+            **fields,
+        )
+        for task in range(30)
+        for trial in range(3)
+    ]
+
+
+def test_judged_store_is_trainable_after_one_command(project: Path) -> None:
+    """The trials of a task would leak into another split without the pattern that init writes."""
+    write_chats(project / "chats.jsonl", trials(judgment="acceptable"))
+    done = run("chats.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "materialize p/a" in done.stderr
+    settings = load_settings()
+    assert settings.store == "chats.jsonl" and settings.agents["p/a"].task_pattern
+    assert settings.notify.urls == [] and not (project / "lake").exists()
+
+
+def test_comments_say_why(project: Path) -> None:
+    write_chats(project / "chats.jsonl", trials(judgment="acceptable"))
+    run("chats.jsonl", "--yes")
+    lines = written(project).splitlines()
+    pattern = next(index for index, line in enumerate(lines) if line.startswith("task_pattern"))
+    assert "30 tasks" in lines[pattern - 1] and "90 sessions" in lines[pattern - 1]
+
+
+def test_unjudged_store_gets_a_folder_for_labels(project: Path) -> None:
+    write_chats(project / "chats.jsonl", [chat(f"s-{n}", f"find {n}") for n in range(9)])
+    done = run("chats.jsonl", "--yes")
+    assert done.exit_code == 1
+    assert load_settings().labels == "labels" and (project / "labels").is_dir()
+    assert run("chats.jsonl", "--yes").exit_code == 1
+
+
+def test_second_run_keeps_comments_values_and_order(project: Path) -> None:
+    """A second run adds what is missing, and names the values that differ from its proposal."""
+    write_chats(project / "chats.jsonl", trials(judgment="acceptable"))
+    text = (
+        "# mine\nlake = 'there'  # a disk\nstore = \"chats.jsonl\"\n\n[night]\ncron = '0 3 * * *'  # three\n"
+        '\n[agents."p/a"]\nsystem_prompt = "Be kind."  # why\n'
+    )
+    (project / "pipeline.toml").write_text(text, encoding="utf-8")
+    done = run("chats.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    after = written(project)
+    for line in text.splitlines():
+        assert line in after
+    lines = [line for line in text.splitlines() if line]
+    assert [line for line in after.splitlines() if line in lines] == lines
+    assert "kept: lake = 'there' (proposal: 'lake')" in done.output
+    values = tomllib.loads(after)
+    assert values["agents"]["p/a"]["system_prompt"] == "Be kind."
+    assert values["agents"]["p/a"]["task_pattern"] and values["base_model"]
+    run("chats.jsonl", "--yes")
+    assert written(project) == after
+
+
+def test_questions_change_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base model, the patterns, who judges, and the tools."""
+    chats = trials()
+    for record in chats:
+        del record["tools"]
+    write_chats(project / "chats.jsonl", chats)
+    (project / "tools.json").write_text("[]", encoding="utf-8")
+    monkeypatch.setattr(init_module, "is_interactive", lambda: True)
+    done = run("chats.jsonl", answers="my/base\nn\nnobody\ntools.json\n")
+    assert done.exit_code in (0, 1), done.output
+    settings = load_settings()
+    assert settings.base_model == "my/base" and settings.labels == ""
+    assert settings.agents["p/a"].task_pattern == ""
+    assert settings.agents["p/a"].tools == "tools.json"
+
+
+def test_missing_tools_file_writes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chats = trials(judgment="acceptable")
+    for record in chats:
+        del record["tools"]
+    write_chats(project / "chats.jsonl", chats)
+    monkeypatch.setattr(init_module, "is_interactive", lambda: True)
+    assert run("chats.jsonl", answers="\n\nabsent.json\n").exit_code == 2
+    assert not (project / "pipeline.toml").exists()
+
+
+@pytest.mark.parametrize("store", ["missing.jsonl", "empty"])
+def test_bad_input_writes_nothing(project: Path, store: str) -> None:
+    (project / "empty").mkdir()
+    done = run(store, "--yes")
+    assert done.exit_code == 2 and store in done.stderr
+    assert not (project / "pipeline.toml").exists()
+
+
+def test_several_stores_in_a_folder(project: Path) -> None:
+    (project / "logs" / "b").mkdir(parents=True)
+    write_chats(project / "logs" / "one.jsonl", trials(judgment="acceptable"))
+    write_chats(project / "logs" / "b" / "two.jsonl", [chat("x", "find it") | {"agent": "b"}])
+    (project / "logs" / "readme.txt").write_text("hello", encoding="utf-8")
+    assert run("logs", "--yes").exit_code == 0
+    store = load_settings().store
+    assert all(
+        not Path(name).is_absolute() for name in ([store] if isinstance(store, str) else store)
+    )
+
+
+def test_metrics_need_a_direction() -> None:
+    assert init_module.parse_metrics(" a=higher ,b= lower", ["a", "b"]) == {
+        "a": "higher",
+        "b": "lower",
+    }
+    for wrong in ("a", "c=higher", "a=up"):
+        with pytest.raises(Exception, match="direction"):
+            init_module.parse_metrics(wrong, ["a", "b"])
+
+
+@pytest.mark.slow
+def test_init_then_materialize_runs_the_first_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The datasets have the rows that the report promised."""
+    from agent_pipeline.datasets.sft_tables import read_sft_columns
+    from agent_pipeline.keys import PartitionKey
+    from agent_pipeline_tests.readiness.examined import examine_one
+
+    monkeypatch.setenv("DAGSTER_HOME", str(project / "home"))
+    write_chats(project / "chats.jsonl", trials(judgment="acceptable"))
+    assert run("chats.jsonl", "--yes").exit_code == 0
+    command = ["materialize", "p/a", "--select", "group:traces or group:datasets"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = read_sft_columns(load_settings().open_lake(), PartitionKey("p", "a"), ["split"])
+    splits = rows["split"].to_pylist()
+    settings = load_settings()
+    pattern = settings.agents["p/a"].task_pattern
+    promised = examine_one(project / "chats.jsonl", task_pattern=pattern, lake="other").tasks.rows
+    assert {name: splits.count(name) for name in promised} == promised
