@@ -9,7 +9,7 @@ from rich.console import Console
 from agent_pipeline.cli.registry import print_next
 from agent_pipeline.cli.words import AS_JSON
 from agent_pipeline.errors import PipelineError, without_credentials
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
     from agent_pipeline.readiness.agent_report import Prices
@@ -76,11 +76,16 @@ def doctor(
 
 def propose_next(report: "Readiness") -> str:
     """Return the next command: to train the first agent that can be trained, or to judge."""
+    from agent_pipeline.config.settings import load_settings
+
     for agent in report.agents:
         if agent.is_ready:
             return f"materialize {agent.partition}"
     for agent in report.agents:
         if any(blocker.kind == "unjudged" for blocker in agent.blockers):
+            lake, key = load_settings().open_lake(), parse_key(agent.partition)
+            if not lake.has("judged_sessions", key):
+                return f"materialize {agent.partition} --select +judged_sessions"
             return f"label export {agent.partition} --out review.html"
     return ""
 

@@ -35,7 +35,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     trainable = run(str(store(tmp_path, judgment="acceptable")))
     assert trainable.exit_code == 0 and "materialize p/a" in trainable.stderr
     not_yet = run(str(store(tmp_path)))
-    assert not_yet.exit_code == 1 and "label export p/a" in not_yet.stderr
+    assert not_yet.exit_code == 1 and "--select +judged_sessions" in not_yet.stderr
     missing = run(str(tmp_path / "missing"))
     assert missing.exit_code == 2 and "missing" in missing.stderr and not missing.stdout
 

@@ -112,9 +112,7 @@ def test_questions_change_the_file(project: Path, monkeypatch: pytest.MonkeyPatc
     assert settings.agents["p/a"].tools == "tools.json"
 
 
-def test_missing_tools_file_writes_nothing(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_tools_file_writes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chats = trials(judgment="acceptable")
     for record in chats:
         del record["tools"]
