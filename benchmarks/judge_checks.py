@@ -80,6 +80,8 @@ def read_judged(store: Path) -> list[Judged]:
         for session in sessions_of(store)
         if session.error is None and not session.archived and (truth := find_truth(session))
     ]
+    # An id is unique within one agent only, and the sessions of all agents are one population.
+    sessions = list({session.session_id: (session, truth) for session, truth in sessions}.values())
     random.Random(0).shuffle(sessions)
     return [
         Judged(session, truth, judge(session, truth)) for session, truth in sessions[:MOST_SESSIONS]
