@@ -1,7 +1,7 @@
 """The public Python names of the package.
 
 A name is loaded when it is first used, so `import agent_pipeline` is fast. docs/reference/names.md
-lists all names. The definitions of the names belong to `compat`.
+lists all names. The definitions of most names belong to `compat`.
 """
 
 from importlib import import_module
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         export_traces,
     )
     from agent_pipeline.compat.swink_results import EvalSetResult, ScoredTrace
+    from agent_pipeline.component import AgentPipelineComponent
     from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
     from agent_pipeline.selection.buffer import OnlineContinualLearner
 
@@ -113,6 +114,7 @@ _NAMES_BY_MODULE = {
         "EvalSetResult",
         "ScoredTrace",
     ),
+    "component": ("AgentPipelineComponent",),
     "datasets.mixing": (
         "MixerConfig",
         "MultiTaskMixer",

@@ -4,6 +4,7 @@ What a run does, or what a message means, belongs to `cli`, `compute` and `defs`
 down the start of a code location are imported inside the functions.
 """
 
+import copy
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ __all__ = [
     "is_valid_cron_schedule",
     "rename_op",
     "run_dev_command",
+    "with_group",
 ]
 """Six types and functions of Dagster that its public interface uses but does not export."""
 
@@ -65,6 +67,16 @@ def rename_op(definition: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition
     renamed = definition.op.with_replaced_properties(name=name)
     attributes = {**definition.get_attributes_dict(), "node_def": renamed}
     return type(definition).dagster_internal_init(**attributes)
+
+
+def with_group(asset: dg.SourceAsset, group: str) -> dg.SourceAsset:
+    """Return an observable source asset in another group.
+
+    `SourceAsset.with_attributes` refuses to replace a group.
+    """
+    copied = copy.copy(asset)
+    copied.group_name = group
+    return copied
 
 
 class WholeLineReader(dg.PipesFileMessageReader):

@@ -4,6 +4,9 @@ It starts no run. It never deletes a partition, because an unreadable store look
 store whose agents are gone.
 """
 
+import functools
+import operator
+
 import dagster as dg
 
 from agent_pipeline.defs.asset_keys import OWN_ASSETS, asset_key
@@ -75,7 +78,11 @@ def discover_agents(
 
 fresh_tables = dg.AutomationConditionSensorDefinition(
     "fresh_tables",
-    target=OWN_ASSETS & dg.AssetSelection.groups(*TABLE_STAGES),
+    # By the tag, because a component may give the groups a prefix.
+    target=OWN_ASSETS
+    & functools.reduce(
+        operator.or_, (dg.AssetSelection.tag("stage", stage) for stage in TABLE_STAGES)
+    ),
     default_status=dg.DefaultSensorStatus.STOPPED,
     minimum_interval_seconds=300,
     description="Materializes an agent's tables up to its datasets as soon as the store changes. "
