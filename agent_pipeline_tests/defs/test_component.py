@@ -225,6 +225,6 @@ def test_commands_of_dg(project: Path, run_dg: Callable[..., str]) -> None:
 @pytest.mark.slow
 def test_list_of_components(run_dg: Callable[..., str]) -> None:
     """The component and its description are listed, by the entry point of this package."""
-    listed = json.loads(run_dg("list", "components", "--json"))["components"]
+    listed = json.loads(run_dg("list", "components", "--json"))["items"]
     summaries = {component["key"]: component["summary"] for component in listed}
     assert summaries[TYPE] == AgentPipelineComponent.__doc__.splitlines()[0]
