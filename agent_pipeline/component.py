@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import yaml
+from dagster.components import scaffold_component
 from pydantic import BaseModel, Field
 
 from agent_pipeline._compat.dagster import with_group
@@ -51,23 +51,12 @@ class AgentPipelineScaffolder(dg.Scaffolder[ScaffoldParams]):
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
-        if request.scaffold_format == "python":
-            raise SettingsError(
-                "agent-pipeline has no Python form of its component: leave out the option --format."
-            )
         attributes = request.params.model_dump() | {
             "group_prefix": request.params.key_prefix.replace("/", "_"),
             "owners": [],
             "automation": True,
         }
-        text = yaml.safe_dump(
-            {"type": request.type_name, "attributes": attributes},
-            sort_keys=False,
-            allow_unicode=True,
-        )
-        path = request.target_path if request.append else request.target_path / "defs.yaml"
-        with path.open("a" if request.append else "w", encoding="utf-8") as file:
-            file.write(f"---\n{text}" if request.append else text)
+        scaffold_component(request, attributes)
 
 
 @dg.scaffold_with(AgentPipelineScaffolder)

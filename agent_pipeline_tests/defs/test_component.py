@@ -214,7 +214,8 @@ def test_commands_of_dg(project: Path, run_dg: Callable[..., str]) -> None:
     """A user scaffolds the component, checks the project, and lists its definitions."""
     run_dg("scaffold", "defs", TYPE, "my_agents", "--store", str(SAMPLE))
     scaffolded = project / "src" / project.name / "defs" / "my_agents" / "defs.yaml"
-    assert len(scaffolded.read_text(encoding="utf-8").splitlines()) == 8
+    written = yaml.safe_load(scaffolded.read_text(encoding="utf-8"))
+    assert written["type"] == TYPE and written["attributes"]["store"] == str(SAMPLE)
     run_dg("check", "defs")
     listed = json.loads(run_dg("list", "defs", "--json"))
     keys = {asset["asset_key"] for asset in listed["assets"]}
