@@ -64,10 +64,6 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
     Raises:
         PipelineError: The store cannot be read, or the settings file cannot be changed.
     """
-    from agent_pipeline.config.assets import AdapterConfig
-    from agent_pipeline.config.presets import PRESETS
-    from agent_pipeline.config.resolution import resolve
-    from agent_pipeline.config.settings import load_settings
     from agent_pipeline.config.starting_file import propose_file
     from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices
     from agent_pipeline.readiness.screen import describe_readiness
@@ -81,13 +77,10 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
             " ".join(first_report.errors) or f"There are no sessions in {path}: check the path."
         )
     answers = ask_questions(first_report, takes_defaults)
-    adapter = PRESETS[answers.base.preset or "cpu"].get("sft_adapter", {})
-    default_length = resolve(load_settings(), AdapterConfig).options.max_length
     choices = propose_choices(
         first_report,
         name_stores(path, examiner.settings.store, file.parent),
         answers,
-        int(adapter.get("max_length", default_length)),
     )
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     proposed = propose_file(text, choices, file)

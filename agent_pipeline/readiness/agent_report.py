@@ -56,6 +56,7 @@ from agent_pipeline.readiness.report import (
 )
 from agent_pipeline.readiness.token_counts import (
     BaseTokens,
+    choose_max_length,
     count_tokens,
     find_length_problem,
 )
@@ -148,10 +149,11 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
     leaks = _find_leaks(split)
     overlaps = find_overlaps(split.rows)
     adapter = resolve(agent.settings, AdapterConfig, agent.key).options
-    length_problem = find_length_problem(
-        examination, agent.tokens, adapter.max_length, adapter.most_dropped
-    )
     contents = _describe_contents(examination, agent.tokens)
+    max_length = choose_max_length(adapter.model_dump(), contents.tokens, agent.tokens)
+    length_problem = find_length_problem(
+        examination, agent.tokens, max_length, adapter.most_dropped
+    )
     judges = _describe_judges(sessions, agent.rules)
     tasks = _describe_tasks(sessions, split, leaks)
     dropped = _count_dropped(sessions, decisions)
@@ -172,12 +174,13 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         judges=judges,
         tasks=tasks,
         is_ready=not blockers,
+        max_length=max_length,
         trainable=len(split.trainable),
         dropped=dropped,
         blockers=blockers,
         outlook=outlook,
         worth=_weigh(sessions, split, judges, contents, agent.prices),
-        settings=propose_settings(agent.key, tasks, judges, outlook, adapter.max_length, contents),
+        settings=propose_settings(agent.key, tasks, judges, outlook, max_length, contents),
         notes=list(dict.fromkeys(examination.notes)),
     )
 

@@ -68,7 +68,7 @@ def examine_shard(
 ) -> Examination:
     """Examine a part of the sessions of an agent, with the settings of this process."""
     settings = load_settings(store=store)
-    rules = ExaminationRules.load(settings, settings.open_lake(), key)
+    rules = ExaminationRules.load(settings, settings.open_lake(), key, labels)
     return examine(settings.open_store(), key, rules, labels, shard=shard)
 
 
@@ -129,10 +129,10 @@ class Doctor:
         Raises:
             PipelineError: The sessions cannot be read, or a setting is wrong.
         """
-        rules = ExaminationRules.load(self.settings, lake, key)
+        labels = self.read_labels(key)
+        rules = ExaminationRules.load(self.settings, lake, key, labels)
         has_llm = resolve(self.settings, JudgingOptions, key).options.policy.has_judge("llm")
         llm = self.open_judge(CACHED_ANSWERS_ONLY) if has_llm else None
-        labels = self.read_labels(key)
         if llm or not self._is_large():
             source.notes.clear()
             examination = examine(source, key, rules, labels, llm)

@@ -24,15 +24,16 @@ from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.judging.curation import CurationRules, check_row
 from agent_pipeline.judging.decisions import CurationCandidate
+from agent_pipeline.judging.judge_checks import JudgeCheck, check_judge
 from agent_pipeline.judging.judging_run import JudgingRun
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.rows import JudgedRow
-from agent_pipeline.judging.tables import make_verdict_columns
+from agent_pipeline.judging.tables import make_verdict_columns, read_judge_checks
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
-from agent_pipeline.judging.verdict_policy import JudgedSession
+from agent_pipeline.judging.verdict_policy import JudgedSession, name_group
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
 from agent_pipeline.readiness.scripts_of_writing import find_script
@@ -82,6 +83,7 @@ class ExaminationRules:
         untrained_facts: Facts about a turn that exclude the turn from training.
         thoughts: Whether rows include recorded thoughts.
         blocked: The forgotten sessions.
+        checks: The checks of machine judges against people's labels; None without checks.
     """
 
     reading: ReadingOptions
@@ -91,10 +93,19 @@ class ExaminationRules:
     untrained_facts: tuple[str, ...]
     thoughts: bool
     blocked: BlockList
+    checks: Sequence[JudgeCheck] | None = None
 
     @classmethod
-    def load(cls, settings: Settings, lake: Lake, key: PartitionKey) -> "ExaminationRules":
+    def load(
+        cls, settings: Settings, lake: Lake, key: PartitionKey, labels: Labels
+    ) -> "ExaminationRules":
         """Return the rules of an agent's settings.
+
+        Args:
+            settings: The settings.
+            lake: The lake, whose last verdicts show how precise a machine judge is.
+            key: The partition.
+            labels: People's labels.
 
         Raises:
             SettingsError: A setting is wrong.
@@ -104,9 +115,18 @@ class ExaminationRules:
         sft = resolve(settings, SftConfig, key).options
         repair = make_repair_policy(resolve(settings, SessionsConfig, key).options.repair)
         own_models = OwnModels(lake, {key: (serving.name, serving.hub)})
+        judging = resolve(settings, JudgingOptions, key).options
+        least = settings.judge.least_precision
+        checks = read_judge_checks(lake, key, judging.policy, labels, least)
+        if least and not checks:
+            # Without a table, the asset has no labelled sample either, and trusts no machine judge.
+            checks = [
+                check_judge(name_group(group), [], least) for group in judging.policy.machine_groups
+            ]
         return cls(
+            checks=checks if least else None,
             reading=replace(settings.reading(key), repair=repair),
-            judging=resolve(settings, JudgingOptions, key).options,
+            judging=judging,
             curation=CurationRules(
                 compile_leak_patterns(curation.verdict_leaks),
                 [measure.name for measure in parse_measures(curation.required_measures)],
@@ -243,6 +263,7 @@ def examine(
     """
     pass_over_store = _Pass(rules, shard)
     run = JudgingRun.from_options(rules.judging, labels)
+    run.checks = rules.checks
     with llm or nullcontext() as run.llm:
         for (facts, session), judged in run.judge(pass_over_store.prepare(source, key)):
             pass_over_store.check(facts, session, judged)

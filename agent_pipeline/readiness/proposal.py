@@ -35,16 +35,13 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     tools: str = ""
 
 
-def propose_choices(
-    report: Readiness, stores: Sequence[str], answers: Answers, max_length: int
-) -> list[Choice]:
+def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) -> list[Choice]:
     """Return the proposed settings for the stores of a report.
 
     Args:
         report: The report, made without the proposed settings.
         stores: The stores, as the file will name them.
         answers: The answers to the questions.
-        max_length: The length of a row in the settings that apply without a proposal.
     """
     base = answers.base
     sessions = sum(agent.contents.sessions for agent in report.agents)
@@ -87,7 +84,7 @@ def propose_choices(
         )
     )
     for agent in report.agents:
-        choices += _propose_for_agent(agent, answers, max_length)
+        choices += _propose_for_agent(agent, answers)
     return choices
 
 
@@ -100,7 +97,7 @@ def _name_agents(report: Readiness) -> str:
 _MAX_NAMES = 3
 
 
-def _propose_for_agent(agent: AgentReport, answers: Answers, max_length: int) -> Iterator[Choice]:
+def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]:
     """Yield the proposed settings of one agent."""
     table = ("agents", agent.partition)
     tasks, contents = agent.tasks, agent.contents
@@ -140,7 +137,7 @@ def _propose_for_agent(agent: AgentReport, answers: Answers, max_length: int) ->
     if declared:
         yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
     tokens = contents.tokens
-    if tokens and not tokens.is_estimate and tokens.longest > max_length:
+    if tokens and not tokens.is_estimate and tokens.longest > agent.max_length:
         length = propose_length(tokens.longest)
         if tokens.context and length > tokens.context:
             length = propose_length(tokens.p90)

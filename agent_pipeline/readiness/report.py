@@ -238,6 +238,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         judges: Who judged the sessions.
         tasks: The tasks and their split.
         is_ready: Whether the agent can be trained.
+        max_length: The longest row of a training run, in tokens.
         trainable: Number of sessions that can be trained on, held-out sessions included.
         dropped: Number of other sessions, by reason.
         blockers: Why the agent cannot be trained yet. Empty if it can be trained.
@@ -252,6 +253,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     judges: Judges
     tasks: Tasks
     is_ready: bool
+    max_length: int
     trainable: int
     dropped: dict[str, int]
     blockers: list[Blocker]

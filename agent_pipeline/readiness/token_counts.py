@@ -1,7 +1,7 @@
 """Token counts of a sample of sessions, and whether the sample fits into the training settings."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +16,7 @@ from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_fit, read_context_length
+from agent_pipeline.training.size_defaults import count_weights, fill_row_defaults
 
 FIT_CHARACTERS = 300_000
 """Number of characters of the sampled sessions that are encoded as training rows.
@@ -71,6 +72,25 @@ def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | 
         is_estimate=tokens.renderer is None,
         why_estimated=tokens.problem,
     )
+
+
+def choose_max_length(
+    options: Mapping[str, object], counts: TokenCounts | None, tokens: BaseTokens
+) -> int:
+    """Return the `max_length` of a training run. A setting of 0 is chosen as in training.
+
+    Args:
+        options: The options of `sft_adapter`, by name.
+        counts: The lengths of the sessions.
+        tokens: The base model.
+    """
+    try:
+        weights = count_weights(tokens.folder) if tokens.folder else None
+    except ModelError:
+        weights = None
+    lengths = [counts.longest] if counts else []
+    context = counts.context if counts else None
+    return int(fill_row_defaults(options, weights, lengths, context)["max_length"])
 
 
 def find_length_problem(
