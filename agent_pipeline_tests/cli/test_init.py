@@ -11,6 +11,7 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.readiness import doctor as doctor_room
 from agent_pipeline.readiness.token_counts import BaseTokens
+from agent_pipeline_tests.readiness import examined
 from agent_pipeline_tests.readiness.examined import chat, write_chats
 
 
@@ -20,6 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         doctor_room, "load_tokens", lambda name, *rest: BaseTokens(name, None, None, "a test")
     )
+    monkeypatch.setattr(examined, "TOKENIZERS", {})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
