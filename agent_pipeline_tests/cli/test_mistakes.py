@@ -602,7 +602,7 @@ CONFIG = '{"model_type": "llama"}'
                 "cut/model.safetensors": b"cut",
                 "cut/tokenizer.json": "{}",
             },
-            ("model.safetensors", "cannot be read"),
+            ("tokenizer", "cannot be read"),  # it is read before the weights
         ),
         (
             "text",
