@@ -114,7 +114,8 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
         record is not None
         and f"the decision on {exported.identity[:16]}: {summarize(record.decision)}" in output
     )
-    last = output.strip().splitlines()[-1]
+    *_, last, next_step = output.strip().splitlines()
+    assert next_step.startswith("Next: agent-pipeline ")
     assert f"agent-pipeline promote {KEY}" in last or (
         record.decision.outcome == "reject" and f"agent-pipeline report {KEY}" in last
     )
