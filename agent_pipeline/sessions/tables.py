@@ -142,8 +142,7 @@ JUDGED = pa.schema(
         ),
         *define_optional(
             _TEXT,
-            verdict_by="the judge: label, judgment, score, metrics, measures, llm, "
-            "checked_measures, policy, unverified",
+            verdict_by="who judged, such as label, judgment, score, metrics, llm or unverified",
         ),
         *define_optional(
             _TEXT, verdict_name="the metrics, the measures or the model that gave the verdict"
