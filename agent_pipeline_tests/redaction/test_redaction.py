@@ -121,7 +121,11 @@ def test_of_the_sample_just_what_its_maker_says_is_private(sample_store, sample_
         found.setdefault(f"{each.project}/{each.agent}", Counter()).update(
             kind.lower() for kind in set(redactor.finds(each).values())
         )
-    assert found["shop/support"] == sample_manifest["partitions"]["shop/support"]["personal"]
+    personal = dict(sample_manifest["partitions"]["shop/support"]["personal"])
+    assert (
+        personal.pop("address") > 0
+    )  # no detector finds postal addresses (docs: What is not found)
+    assert found["shop/support"] == personal
     assert not found["office/rooms"]
 
 
