@@ -41,6 +41,9 @@ go through the layer. The gradients of the frozen weights are not computed.
 _UTILIZATION = 0.4
 """Share of the speed of a plain matrix product that training reaches. It is a rule of thumb."""
 
+_MEASURED_PRODUCTS = 20
+"""Number of products of which the fastest counts. The first products are slower."""
+
 _MEMORY_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -310,17 +313,24 @@ def measure_available_memory(device: Device) -> float:
 
 
 def measure_flops(device: Device) -> float:
-    """Return the operations per second of one matrix product on a device. It takes milliseconds."""
+    """Return the operations per second of one matrix product on a device.
+
+    On a CPU, the processor time is measured, because other programs on a shared machine would make
+    the product look slower than the training will be. The measurement takes less than a second.
+    """
     import torch
 
-    rows, columns = (256, 1024) if device.name == "cpu" else (4096, 4096)
+    is_cpu = device.name == "cpu"
+    rows, columns = (256, 1024) if is_cpu else (4096, 4096)
     left = torch.ones(rows, columns, dtype=device.dtype, device=device.name)
     right = torch.ones(columns, columns, dtype=device.dtype, device=device.name)
+    clock = time.process_time if is_cpu else time.perf_counter
+    threads = torch.get_num_threads() if is_cpu else 1
     fastest = float("inf")
-    for _ in range(3):
-        began = time.perf_counter()
+    for _ in range(_MEASURED_PRODUCTS):
+        began = clock()
         float((left @ right)[0, 0])  # waits for the device
-        fastest = min(fastest, time.perf_counter() - began)
+        fastest = min(fastest, max(clock() - began, 1e-6) / threads)
     return 2.0 * rows * columns * columns / fastest
 
 
