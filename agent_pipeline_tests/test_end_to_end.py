@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,11 @@ QUICK = (
     "--set",
     "max_new_tokens=12",
 )
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON object per line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @dataclass
@@ -123,10 +129,10 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     assert failed and all(line.partition("FAILED: ")[2] for line in failed), failed
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
-    assert (
-        len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines())
-        == 3 * episodes.manifest["report"]["tasks"]
-    )
+    transcripts = read_json_lines(episodes.path / "episodes.jsonl")
+    tasks, variants = (episodes.manifest["report"][name] for name in ("tasks", "variants"))
+    # Three players play the tasks, and the model plays them once more per variant.
+    assert len(transcripts) == (3 + len(variants)) * tasks and len(variants) == 6
     trained_on = shell.lake.latest("sft_adapter", KEY).manifest["made_from"]["sessions"]
     rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
     assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
