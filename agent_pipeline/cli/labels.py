@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 console = Console()
 
+SAMPLE = Annotated[int, typer.Option(min=1, help="Number of sessions.")]
+SEED = Annotated[int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")]
+FIRST = Annotated[
+    str,
+    typer.Option(
+        help="Sessions that come first: unjudged, or disagreement (a person and another "
+        "judge disagree). Default: random sessions, sessions on which judges disagree, and "
+        "typical requests."
+    ),
+]
+"""Options that choose the sessions to judge, for files here and for the page of `review`."""
+
 
 def export(
     partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
@@ -27,18 +39,9 @@ def export(
             help="File to write: .csv or .jsonl to fill in, or .html for a page with buttons."
         ),
     ] = Path("review.csv"),
-    sample: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")
-    ] = 0,
-    first: Annotated[
-        str,
-        typer.Option(
-            help="Sessions that come first: unjudged, or disagreement (a person and another "
-            "judge disagree). Default: random sessions, sessions on which judges disagree, and "
-            "typical requests."
-        ),
-    ] = "",
+    sample: SAMPLE = 50,
+    seed: SEED = 0,
+    first: FIRST = "",
 ) -> None:
     """Write a sample of sessions to a file in which a person judges them.
 

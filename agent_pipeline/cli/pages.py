@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from agent_pipeline.cli.labels import FIRST, SAMPLE, SEED
 from agent_pipeline.cli.running import check_port
 from agent_pipeline.cli.webserver import OwnPagesOnly
 from agent_pipeline.config.settings import Settings, load_settings
@@ -80,18 +81,9 @@ def review(
             help="Text file with guidelines. Default: guidelines.md in the folder of labels."
         ),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")
-    ] = 0,
-    first: Annotated[
-        str,
-        typer.Option(
-            help="Sessions that come first: unjudged, or disagreement (a person and another "
-            "judge disagree). Default: random sessions, sessions on which judges disagree, and "
-            "typical requests."
-        ),
-    ] = "",
+    sample: SAMPLE = 50,
+    seed: SEED = 0,
+    first: FIRST = "",
     port: PORT = DEFAULT_PORT,
     host: HOST = "127.0.0.1",
     browse: Annotated[
