@@ -23,7 +23,13 @@ from agent_pipeline.sessions.prompt_patterns import (
     learn_patterns,
     split_words,
 )
-from agent_pipeline.sessions.session import Message, Tool, dump_canonical_json, hash_json
+from agent_pipeline.sessions.session import (
+    Message,
+    Tool,
+    dump_canonical_json,
+    encode_tools,
+    hash_json,
+)
 
 REQUESTS_FILE = "requests.json"
 """The file of an adapter that holds `TrainedRequests`."""
@@ -185,9 +191,14 @@ def _count_tool(tools: dict[str, TrainedTool], tool: Tool) -> None:
 
 
 def hash_parameters(tool: Tool) -> str:
-    """Return a hash of a tool's name and parameters, without any description."""
+    """Return a hash of a tool's name and parameters, without any description.
+
+    The order of the keys counts, because the prompt shows the schema in this order. A model that
+    was trained on another order may call the wrong tool.
+    """
     function = tool["function"]
-    return hash_json([function["name"], _drop_descriptions(function.get("parameters") or {})])
+    parameters = _drop_descriptions(function.get("parameters") or {})
+    return hash_json([function["name"], encode_tools(parameters).decode()])
 
 
 def _drop_descriptions(schema: object) -> object:

@@ -108,6 +108,16 @@ def test_a_changed_description_is_a_minor_change():
     assert [each.is_minor for each in mixed] == [False, True]
 
 
+def test_parameters_in_another_order_are_a_change():
+    """The prompt shows the schema in this order, and a model that never saw it may fail."""
+    turned = copy.deepcopy(TOOLS)
+    for changed in turned:
+        schema = changed["function"]["parameters"]
+        changed["function"]["parameters"] = dict(reversed(schema.items()))
+    expected = {("parameters", name) for name in ("cancel", "find", "refund")}
+    assert set(changes(trained(), newer(10, turned))) == expected
+
+
 def test_a_parameter_called_description_is_no_description():
     before = trained(tools=[tool("note", **DEEP)])
     without = copy.deepcopy(DEEP)
