@@ -122,6 +122,10 @@ def tab(profile: Path) -> Iterator[Tab]:
             yield Tab(page["webSocketDebuggerUrl"])
         finally:
             browser.terminate()
+            try:
+                browser.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                browser.kill()  # a browser that is about to crash may ignore the first signal
 
 
 class Elements(HTMLParser):
