@@ -27,6 +27,11 @@ from agent_pipeline.shares import wilson as wilson  # other modules import it fr
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
 """Smallest share of turns on which two training runs of a small model differ."""
+ALIKE_WITHIN_TASK = 0.1
+"""Correlation of the differences at two turns of one task.
+
+The simulated models of `benchmarks.promotion` have 0.09 to 0.13.
+"""
 _MANY = 1e6
 """Number of degrees of freedom that represents an unlimited number of tasks."""
 _STEPS = 4000
@@ -314,21 +319,27 @@ def sign_flip(values: Sequence[float]) -> float:
     return float(chances[max(0, sum(step for step in flipped if step > 0) - rounding) :].sum())
 
 
-def tasks_needed(difference: Difference | None, gain: float, error: float) -> int:
+def tasks_needed(
+    difference: Difference | None, gain: float, error: float, turns_per_task: float = 1.0
+) -> int:
     """Return the number of tasks that a test at this error rate needs to detect a gain in a share
     with 80 % power.
 
-    The spread is estimated from `difference`. If it is None, one turn per task and the usual spread
-    are assumed.
+    The spread is estimated from `difference`. If it is None, two models that differ on the usual
+    share of the turns are assumed, with the usual correlation between the turns of a task.
 
     Args:
         difference: A difference on fewer tasks, from which the spread is estimated.
         gain: The gain to detect.
         error: The error rate of the test.
+        turns_per_task: The number of compared turns per task, at least 1, if there is no
+            difference yet.
     """
-    tasks, spread = (
-        (difference.tasks, difference.spread) if difference else (1, sqrt(USUALLY_DIFFERENT))
-    )
+    if difference:
+        tasks, spread = difference.tasks, difference.spread
+    else:
+        alike_turns = 1 + (turns_per_task - 1) * ALIKE_WITHIN_TASK
+        tasks, spread = 1, sqrt(USUALLY_DIFFERENT * alike_turns / turns_per_task)
     return ceil(
         tasks * ((t_quantile(_MANY, 1 - error) + t_quantile(_MANY, POWER)) * spread / gain) ** 2
     )

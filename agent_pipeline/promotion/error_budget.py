@@ -9,7 +9,9 @@ So all decisions and probation checks of a calendar year share the setting `year
 from collections.abc import Sequence
 from math import pi
 
+from agent_pipeline.evaluation.paired import tasks_needed
 from agent_pipeline.promotion.ledger import LedgerEntry
+from agent_pipeline.promotion.policy import PromotionPolicy
 
 NIGHTS_PER_YEAR = 365
 PI_SQUARED = pi**2
@@ -30,6 +32,27 @@ def error_of_next_decision(earlier_decisions: int, year_error: float) -> float:
     falling_share = 6 / (PI_SQUARED * k * k)
     even_share = 1 / NIGHTS_PER_YEAR if k <= NIGHTS_PER_YEAR else 0.0
     return year_error / 2 * (falling_share + even_share)
+
+
+def count_tasks_for_decision(
+    policy: PromotionPolicy, earlier_decisions: int, turns_per_task: float
+) -> int:
+    """Return the number of held-out tasks that the next decision needs to see the gain sought.
+
+    The number is known before a model is trained. After a decision, the measured spread of the two
+    models replaces the usual spread.
+
+    Args:
+        policy: The promotion policy, with the gain sought and the yearly budget.
+        earlier_decisions: The number of decisions and probation checks in this year so far.
+        turns_per_task: The number of compared turns per task.
+
+    Example:
+        >>> [count_tasks_for_decision(PromotionPolicy(), 0, turns) for turns in (1, 2, 3)]
+        [181, 100, 73]
+    """
+    error = error_of_next_decision(earlier_decisions, policy.year_error)
+    return tasks_needed(None, policy.gain_sought, error, turns_per_task)
 
 
 def count_decisions_in_year(entries: Sequence[LedgerEntry], time: str) -> int:

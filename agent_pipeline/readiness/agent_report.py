@@ -27,14 +27,16 @@ from agent_pipeline.datasets.splits import (
     is_unnamed_task,
 )
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95
-from agent_pipeline.evaluation.paired import tasks_needed
 from agent_pipeline.ingestion.task_patterns import propose_pattern
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.curation import curate
 from agent_pipeline.judging.decisions import CurationDecision
 from agent_pipeline.judging.verdict_policy import JudgedSession, Opinion
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.error_budget import count_decisions_in_year, error_of_next_decision
+from agent_pipeline.promotion.error_budget import (
+    count_decisions_in_year,
+    count_tasks_for_decision,
+)
 from agent_pipeline.promotion.ledger import open_ledger
 from agent_pipeline.promotion.next_steps import (
     HeldOutTasks,
@@ -398,15 +400,14 @@ def _look_ahead(
     policy = resolve(agent.settings, ChampionConfig, agent.key).options
     entries = open_ledger(agent.lake, agent.key).records()
     decisions = count_decisions_in_year(entries, datetime.now(UTC).isoformat())
-    needed = tasks_needed(
-        None, policy.gain_sought, error_of_next_decision(decisions, policy.year_error)
-    )
     first_seen: dict[str, datetime | None] = {}
     for facts in split.trainable:
         task_key = split.task_keys[facts.session_id]
         earlier, created = first_seen.get(task_key), facts.created_at
         first_seen[task_key] = min(created, earlier) if created and earlier else created or earlier
     select = {key for key in first_seen if split.ledger.find_split(key) == "select"}
+    turns = _count_turns_per_task(split, select, policy.select_turns)
+    needed = count_tasks_for_decision(policy, decisions, turns)
     sizes = agent.settings.split_sizes
     rate = tasks_per_day(first_seen.values(), last) if last else 0.0
     missing = needed - len(select)
@@ -414,6 +415,7 @@ def _look_ahead(
     return DecisionOutlook(
         held_out=len(select),
         needed=needed,
+        turns_per_task=round(turns, 1),
         gain=policy.gain_sought,
         tasks_per_day=rate,
         is_possible=missing <= 0,
@@ -424,6 +426,26 @@ def _look_ahead(
             else None
         ),
     )
+
+
+def _count_turns_per_task(split: SplitRows, select: set[str], select_turns: int) -> float:
+    """Return the number of turns per held-out task that a decision compares.
+
+    If no task is held out yet, all trainable tasks are counted.
+
+    Args:
+        split: The sessions with their tasks.
+        select: The held-out tasks.
+        select_turns: The setting `champion.select_turns`, which limits the compared turns.
+    """
+    turns: Counter[str] = Counter()
+    for facts in split.trainable:
+        task_key = split.task_keys[facts.session_id]
+        if task_key in select or not select:
+            turns[task_key] += facts.turns
+    if not turns:
+        return 1.0
+    return max(1.0, min(turns.total() / len(turns), select_turns / max(1, len(select))))
 
 
 def _weigh(

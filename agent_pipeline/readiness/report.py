@@ -168,6 +168,7 @@ class DecisionOutlook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         held_out: Number of tasks in the split `select` with a trainable session.
         needed: Number of tasks that a decision needs to see the gain that is sought.
+        turns_per_task: Number of turns per held-out task that a decision compares.
         gain: The gain that is sought, as a share.
         tasks_per_day: New tasks with a trainable session per day, in the last 30 days of the store.
         is_possible: Whether enough tasks are held out.
@@ -177,6 +178,7 @@ class DecisionOutlook(msgspec.Struct, frozen=True, kw_only=True):
 
     held_out: int
     needed: int
+    turns_per_task: float
     gain: float
     tasks_per_day: float
     is_possible: bool

@@ -86,7 +86,8 @@ def describe_verdict(agent: AgentReport) -> str:
 def describe_outlook(outlook: DecisionOutlook) -> str:
     """Return a sentence about the held-out tasks that a decision needs."""
     need = (
-        f"needs about {outlook.needed:,} held-out tasks to see a gain of {outlook.gain:.0%}; "
+        f"needs about {outlook.needed:,} held-out tasks of {outlook.turns_per_task:g} turns to "
+        f"see a gain of {outlook.gain:.0%}; "
         f"{outlook.held_out:,} are held out"
     )
     if outlook.is_possible:
