@@ -1,5 +1,6 @@
 """Commands that are killed at a file event, for tests that repeat them afterwards."""
 
+import faulthandler
 import hashlib
 import os
 import signal
@@ -25,6 +26,19 @@ STEP = 1 if os.environ.get("AGENT_PIPELINE_KILL_AT_ALL_POINTS") else 5
 """By default a test kills at every fifth point, since each kill repeats a whole command."""
 
 
+MAX_SECONDS = 120
+"""Seconds after which a fork prints where it stands, and ends with exit code 1."""
+
+
+def watch_fork() -> None:
+    """Let this process, a fork, end if it hangs.
+
+    A fork has none of the threads of its parent, but it has the locks that they held. If an earlier
+    test left a thread behind, a fork may wait for such a lock for ever, and its parent for the fork.
+    """
+    faulthandler.dump_traceback_later(MAX_SECONDS, exit=True, file=sys.__stderr__)
+
+
 def kill_points() -> range:
     """Return the numbers of the events at which a command is killed; it ends before the last."""
     return range(1, 2000, STEP)
@@ -33,6 +47,7 @@ def kill_points() -> range:
 def run_killed(command: Callable[[], object], event_number: int) -> bool:
     """Run a command in a process of its own, killed at its n-th event. Return whether it was killed."""
     if (child := os.fork()) == 0:
+        watch_fork()
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             left = [event_number]
