@@ -33,6 +33,7 @@ os.environ.pop("DAGSTER_POSTGRES_URL", None)
 REPOSITORY = Path(__file__).resolve().parents[1]
 SAMPLE = Path(mkdtemp(prefix="agent-pipeline-tests-")) / "sample"
 """The simulated omniagents home that tests read, its two smaller agents cut to 32 tasks of two trials, which keeps the tests fast."""
+CACHE = SAMPLE.parent / "cache"
 write_sample(
     SAMPLE,
     cast=[
@@ -46,15 +47,28 @@ REAL_TRACES = Path(
 )
 
 
+FORKS = ("test_interruptions.py", "test_interrupted_commands.py")
+"""The files whose tests fork the test process."""
+
+
 def pytest_unconfigure() -> None:
     """The sample goes with the process that made it."""
     shutil.rmtree(SAMPLE.parent, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, the whole graph before all: no worker is left alone with one at the end."""
+    """Files that fork come first, in a process that has no threads yet: a fork may wait for ever for a lock of a thread that it lacks.
+
+    Files with slow tests follow, the whole graph before the others: no worker is left alone with one at the end.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.path.parent != Path(__file__).parent))
+    items.sort(
+        key=lambda item: (
+            item.path.name not in FORKS,
+            item.path not in slow,
+            item.path.parent != Path(__file__).parent,
+        )
+    )
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -83,6 +97,9 @@ def independent_of_the_checkout(
         name for name in os.environ if name.upper().startswith(("AGENT_PIPELINE_", "OMNIAGENTS_"))
     ]:
         monkeypatch.delenv(name)
+    # The cache has the lock of the machine's heavy tasks: no test waits for a training of the
+    # developer's, or for a worker that another test left behind.
+    monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(CACHE))
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
 
 

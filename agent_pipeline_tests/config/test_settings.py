@@ -39,7 +39,8 @@ def refused() -> str:
     return str(error.value)
 
 
-def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path):
+def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path, monkeypatch):
+    monkeypatch.delenv("AGENT_PIPELINE_CACHE")
     toml('store = "stores/mine"\nlake = "s3://bucket/lake"\ncache = "/tmp/c"\n')
     settings = load_settings()
     assert settings.stores == [Location(str(tmp_path / "stores" / "mine"))]
