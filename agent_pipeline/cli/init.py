@@ -16,6 +16,7 @@ from agent_pipeline.errors import PipelineError, SettingsError
 if TYPE_CHECKING:
     from agent_pipeline.config.settings import Settings
     from agent_pipeline.config.starting_file import Choice
+    from agent_pipeline.readiness.base_choice import BaseChoice
     from agent_pipeline.readiness.proposal import Answers, JudgeChoice
     from agent_pipeline.readiness.report import Readiness
 
@@ -65,6 +66,7 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         PipelineError: The store cannot be read, or the settings file cannot be changed.
     """
     from agent_pipeline.config.starting_file import propose_file
+    from agent_pipeline.readiness.base_choice import choose_base
     from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices
     from agent_pipeline.readiness.screen import describe_readiness
     from agent_pipeline.storage.filesystem import write_atomically
@@ -76,7 +78,8 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         raise SettingsError(
             " ".join(first_report.errors) or f"There are no sessions in {path}: check the path."
         )
-    answers = ask_questions(first_report, takes_defaults)
+    base = choose_base(first_report.agents, examiner.training_machine)
+    answers = ask_questions(first_report, base, takes_defaults)
     choices = propose_choices(
         first_report,
         name_stores(path, examiner.settings.store, file.parent),
@@ -137,13 +140,18 @@ def name_stores(path: str, stores: str | Sequence[str], folder: Path) -> list[st
     return names
 
 
-def ask_questions(report: "Readiness", takes_defaults: bool) -> "Answers":
-    """Ask the questions that the report leaves open, at most five, and return the answers."""
+def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool) -> "Answers":
+    """Ask the questions that the report leaves open, at most five, and return the answers.
+
+    Args:
+        report: The report, made without the proposed settings.
+        base: The proposed base model.
+        takes_defaults: Whether no question is asked.
+    """
     from agent_pipeline.models.base_model import EMBEDDED
-    from agent_pipeline.readiness.base_choice import BaseChoice, choose_base
+    from agent_pipeline.readiness.base_choice import BaseChoice
     from agent_pipeline.readiness.proposal import JUDGES, Answers
 
-    base = choose_base(report.machine)
     if takes_defaults:
         return Answers(base=base)
     name = typer.prompt("Base model to train", default=base.base_model)

@@ -43,6 +43,7 @@ from agent_pipeline.promotion.next_steps import (
     share_that_suffices,
     tasks_per_day,
 )
+from agent_pipeline.readiness.base_choice import find_known_base
 from agent_pipeline.readiness.examination import Examination, ExaminationRules, SessionFacts
 from agent_pipeline.readiness.report import (
     AgentReport,
@@ -53,6 +54,7 @@ from agent_pipeline.readiness.report import (
     Judges,
     MetricFacts,
     Tasks,
+    TrainingOutlook,
     VerdictOrigin,
     Worth,
 )
@@ -62,6 +64,7 @@ from agent_pipeline.readiness.token_counts import (
     count_tokens,
     find_length_problem,
 )
+from agent_pipeline.readiness.training_outlook import TrainingMachine, foresee_training
 from agent_pipeline.readiness.verdicts import find_blockers, propose_settings
 from agent_pipeline.selection.leaks import Leaks, compare_trials
 from agent_pipeline.sessions.tables import make_column
@@ -107,6 +110,7 @@ class AgentSettingsInForce:
         key: The partition.
         rules: The rules of the examination.
         tokens: The tokenizer of the base model.
+        machine: The device on which models are trained.
         prices: The prices for the comparison.
     """
 
@@ -115,6 +119,7 @@ class AgentSettingsInForce:
     key: PartitionKey
     rules: ExaminationRules
     tokens: BaseTokens
+    machine: TrainingMachine
     prices: Prices = NO_PRICES
 
 
@@ -182,6 +187,7 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         blockers=blockers,
         outlook=outlook,
         worth=_weigh(sessions, split, judges, contents, agent.prices),
+        training=_foresee_training(adapter, contents, tasks, agent),
         settings=propose_settings(agent.key, tasks, judges, outlook, max_length, contents),
         notes=list(dict.fromkeys(examination.notes)),
     )
@@ -191,6 +197,17 @@ _OVERLAP = (
     "A session, task or text is in more than one split: give all trials of a task the same task "
     "id (`task_pattern`), or remove one of two equal sessions from the store."
 )
+
+
+def _foresee_training(
+    adapter: AdapterConfig, contents: Contents, tasks: Tasks, agent: AgentSettingsInForce
+) -> TrainingOutlook | None:
+    known = find_known_base(adapter.base_model)
+    shape = known.shape if known else agent.tokens.shape
+    if shape is None or contents.tokens is None:
+        return None
+    rows = tasks.rows["train"] or contents.sessions
+    return foresee_training(adapter, shape, contents.tokens, rows, agent.machine)
 
 
 def split_sessions(

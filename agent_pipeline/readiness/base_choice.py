@@ -1,12 +1,26 @@
-"""The base model that fits the machine."""
+"""The base model that fits the machine and the sessions.
+
+The sizes of the proposed models are listed here, so that a proposal needs no download.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from agent_pipeline.config.assets import AdapterConfig
+from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.models.base_model import EMBEDDED
-from agent_pipeline.readiness.report import Machine
+from agent_pipeline.readiness.report import AgentReport, TokenCounts, TrainingOutlook
+from agent_pipeline.readiness.training_outlook import TrainingMachine, foresee_training
+from agent_pipeline.tokenization.length_check import propose_length
+from agent_pipeline.training.forecast import ModelShape
+from agent_pipeline.training.size_defaults import LONGEST_DEFAULT, SMALL_BASE_OPTIONS
 
-GPU_BASE, GPU_BASE_GB = "Qwen/Qwen3-1.7B", 24
-"""The base model that is proposed for a GPU, and the memory of the GPU that it needs in GB."""
+FEW_ROWS = 500
+"""Number of training rows below which the smallest base model that fits is proposed."""
+MAX_HOURS = 8
+"""Longest training run that is proposed: it must end within a night."""
 
 
 class BaseChoice(msgspec.Struct, frozen=True):
@@ -16,22 +30,135 @@ class BaseChoice(msgspec.Struct, frozen=True):
         base_model: The id of the model.
         preset: The preset of settings that goes with it.
         why: Why it is proposed.
+        outlooks: The expected training run of each agent, by partition.
     """
 
     base_model: str
     preset: str
     why: str
+    outlooks: dict[str, TrainingOutlook] = {}
 
 
-def choose_base(machine: Machine) -> BaseChoice:
-    """Return the base model that is proposed for a machine."""
-    for gpu in machine.gpus:
-        if gpu.memory_gb >= GPU_BASE_GB:
-            return BaseChoice(
-                GPU_BASE, "gpu", f"it fits into the {gpu.memory_gb:.0f} GB of the {gpu.name}"
-            )
-    if machine.gpus:
-        why = f"the GPU has less than the {GPU_BASE_GB} GB that {GPU_BASE} needs"
+@dataclass(frozen=True)
+class KnownBase:
+    """A base model that can be proposed.
+
+    Attributes:
+        name: The id of the model.
+        shape: The sizes of the model, with the adapter weights of rank 1.
+        context: The longest text that the model reads, in tokens.
+    """
+
+    name: str
+    shape: ModelShape
+    context: int
+
+
+KNOWN_BASES = (
+    KnownBase(EMBEDDED, ModelShape(134_515_008, 305_280, 30, 576, 1_536, 49_152), 8_192),
+    KnownBase(
+        "Qwen/Qwen3-0.6B", ModelShape(596_049_920, 630_784, 28, 1_024, 3_072, 151_936), 40_960
+    ),
+    KnownBase(
+        "Qwen/Qwen3-1.7B", ModelShape(1_720_574_976, 1_089_536, 28, 2_048, 6_144, 151_936), 40_960
+    ),
+)
+"""The base models that are proposed. The smallest model comes first."""
+
+
+def find_known_base(name: str) -> KnownBase | None:
+    """Return the sizes of a base model, if they are listed here."""
+    return next((known for known in KNOWN_BASES if known.name == name), None)
+
+
+def choose_base(agents: Sequence[AgentReport], machine: TrainingMachine) -> BaseChoice:
+    """Return the base model that is proposed for the agents of a report on this machine.
+
+    On a CPU, and for agents with few rows, the smallest model that fits is proposed. On a GPU, the
+    largest model that fits is proposed for agents with many rows.
+
+    Args:
+        agents: The reports on the agents.
+        machine: The device, its free memory and its speed.
+    """
+    on_gpu = machine.device.name != "cpu"
+    most_rows = max((count_rows(agent) for agent in agents), default=0)
+    has_few_rows = most_rows < FEW_ROWS
+    preset = "gpu" if on_gpu else ""
+    ordered = KNOWN_BASES if has_few_rows or not on_gpu else KNOWN_BASES[::-1]
+    problems = []
+    for known in ordered:
+        outlooks = foresee_all(agents, known, machine)
+        problem = find_problem(agents, known, outlooks)
+        if not problem:
+            why = _explain(has_few_rows, most_rows, on_gpu, problems)
+            return BaseChoice(known.name, preset, why, outlooks)
+        problems.append(f"{known.name} {problem}")
+    smallest = KNOWN_BASES[0]
+    why = f"no known model fits this machine and these sessions ({'; '.join(problems)})"
+    return BaseChoice(smallest.name, preset, why, foresee_all(agents, smallest, machine))
+
+
+def _explain(has_few_rows: bool, most_rows: int, on_gpu: bool, problems: Sequence[str]) -> str:
+    if has_few_rows:
+        reason = f"the smallest model that fits, because an agent has at most {most_rows:,} rows"
+    elif on_gpu:
+        reason = "the largest known model that fits the GPU and the rows"
     else:
-        why = "this machine has no GPU that PyTorch can use, and this model trains on a CPU"
-    return BaseChoice(EMBEDDED, "", why)
+        reason = "the smallest model that fits, because PyTorch has no GPU on this machine"
+    return f"{reason} ({'; '.join(problems)})" if problems else reason
+
+
+def count_rows(agent: AgentReport) -> int:
+    """Return the number of training rows of an agent, or of its sessions if none is judged yet."""
+    return agent.tasks.rows.get("train", 0) or agent.contents.sessions
+
+
+def foresee_all(
+    agents: Sequence[AgentReport], known: KnownBase, machine: TrainingMachine
+) -> dict[str, TrainingOutlook]:
+    """Return the expected training run of each agent that has answers, with the default options."""
+    preset = PRESETS["gpu" if machine.device.name != "cpu" else "cpu"].get("sft_adapter", {})
+    outlooks = {}
+    for agent in agents:
+        if agent.contents.tokens:
+            counts = msgspec.structs.replace(
+                agent.contents.tokens, base_model=known.name, context=known.context
+            )
+            values = {**preset, "max_length": propose_max_length(counts)}
+            options = AdapterConfig.model_validate({"base_model": known.name} | values)
+            outlooks[agent.partition] = foresee_training(
+                options, known.shape, counts, count_rows(agent), machine
+            )
+    return outlooks
+
+
+def propose_max_length(counts: TokenCounts) -> int:
+    """Return the `max_length` with which the sessions fit, or 0 if the default is enough.
+
+    The longest sessions count up to `LONGEST_DEFAULT` tokens, because memory grows with the length.
+    """
+    if counts.longest <= SMALL_BASE_OPTIONS["max_length"]:
+        return 0
+    length = propose_length(min(counts.longest, max(counts.p90, LONGEST_DEFAULT)))
+    return min(length, counts.context) if counts.context else length
+
+
+def find_problem(
+    agents: Sequence[AgentReport], known: KnownBase, outlooks: dict[str, TrainingOutlook]
+) -> str:
+    """Return why a base model does not fit, or an empty text."""
+    for agent in agents:
+        tokens, outlook = agent.contents.tokens, outlooks.get(agent.partition)
+        if tokens is None or outlook is None:
+            continue
+        if tokens.p90 > known.context:
+            return (
+                f"reads {known.context:,} tokens, and more than 10 % of the sessions of "
+                f"{agent.partition} are longer"
+            )
+        if outlook.missing_gb:
+            return f"needs {outlook.missing_gb:.1f} GB more memory than is free"
+        if outlook.hours > MAX_HOURS:
+            return f"would train for {outlook.hours:,.0f} hours"
+    return ""

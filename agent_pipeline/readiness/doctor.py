@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from agent_pipeline.readiness.examination import (
 from agent_pipeline.readiness.machine import count_cores, measure_machine
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.token_counts import BaseTokens, load_tokens
+from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.sources.base import TraceSource, files_of
 from agent_pipeline.storage.lake import Lake
 
@@ -149,9 +150,15 @@ class Doctor:
                 key,
                 rules,
                 self._load_tokens(adapter.base_model),
+                self.training_machine,
                 self.prices,
             ),
         )
+
+    @cached_property
+    def training_machine(self) -> TrainingMachine:
+        """The device on which models are trained, which is measured once."""
+        return TrainingMachine.measure()
 
     def _is_large(self) -> bool:
         """Return whether the stores are large enough for several processes."""

@@ -7,13 +7,7 @@ from pathlib import Path
 
 from agent_pipeline.models.device import describe_unused_gpu
 from agent_pipeline.readiness.report import GpuFacts, Machine
-
-_GB = 1e9
-_CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-"""Files with the memory limit of a container, for both versions of control groups."""
+from agent_pipeline.training.forecast import GIGABYTE, read_memory_limits
 
 
 def measure_machine(lake: Path | None) -> Machine:
@@ -25,8 +19,8 @@ def measure_machine(lake: Path | None) -> Machine:
     unused_gpu = describe_unused_gpu()
     return Machine(
         cores=count_cores(),
-        memory_gb=measure_memory() / _GB,
-        disk_gb=shutil.disk_usage(_find_existing(lake)).free / _GB if lake else None,
+        memory_gb=measure_memory() / GIGABYTE,
+        disk_gb=shutil.disk_usage(_find_existing(lake)).free / GIGABYTE if lake else None,
         torch=version("torch"),
         gpus=_list_gpus(),
         llama_server=shutil.which("llama-server") or "",
@@ -43,13 +37,7 @@ def count_cores() -> int:
 
 def measure_memory() -> int:
     """Return the main memory in bytes that this process may use."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in _CGROUP_LIMITS:
-        try:
-            memory = min(memory, int(file.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no such file, or the text "max"
-            continue
-    return memory
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *read_memory_limits()])
 
 
 def _find_existing(folder: Path) -> Path:
@@ -66,5 +54,5 @@ def _list_gpus() -> list[GpuFacts]:
     gpus = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        gpus.append(GpuFacts(properties.name, properties.total_memory / _GB))
+        gpus.append(GpuFacts(properties.name, properties.total_memory / GIGABYTE))
     return gpus

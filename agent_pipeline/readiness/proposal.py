@@ -6,9 +6,9 @@ from typing import Literal, get_args
 import msgspec
 
 from agent_pipeline.config.starting_file import Choice
-from agent_pipeline.readiness.base_choice import BaseChoice
+from agent_pipeline.readiness.base_choice import BaseChoice, propose_max_length
 from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.tokenization.length_check import propose_length
+from agent_pipeline.readiness.screen import describe_training
 
 JudgeChoice = Literal["labels", "model", "nobody"]
 """Who will judge sessions without a verdict: people, a language model, or nobody yet."""
@@ -136,16 +136,15 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
     }
     if declared:
         yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
-    tokens = contents.tokens
-    if tokens and not tokens.is_estimate and tokens.longest > agent.max_length:
-        length = propose_length(tokens.longest)
-        if tokens.context and length > tokens.context:
-            length = propose_length(tokens.p90)
-        yield Choice(
-            ("agents", agent.partition, "assets", "sft_adapter"),
-            "max_length",
-            length,
-            f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
-            f"{tokens.p90:,}.",
-            is_hint=bool(tokens.context and length > tokens.context),
-        )
+    tokens, outlook = contents.tokens, answers.base.outlooks.get(agent.partition)
+    if tokens is None or outlook is None:
+        return
+    needs_length = bool(propose_max_length(tokens)) and not tokens.is_estimate
+    yield Choice(
+        ("agents", agent.partition, "assets", "sft_adapter"),
+        "max_length",
+        outlook.max_length,
+        f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
+        f"{tokens.p90:,}. Expected: {describe_training(outlook)}",
+        is_hint=not needs_length,
+    )

@@ -46,6 +46,34 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
     why_estimated: str = ""
 
 
+class TrainingOutlook(msgspec.Struct, frozen=True, kw_only=True):
+    """The expected training run of an agent.
+
+    Attributes:
+        rows: Number of training rows; all sessions if no session is judged yet.
+        max_length: The longest row in tokens.
+        step_rows: Number of rows per optimizer step.
+        steps: Number of optimizer steps.
+        memory_gb: The memory that the run needs, in GB.
+        free_gb: The free memory of the device, in GB.
+        missing_gb: The memory that the run needs and the device does not have, in GB.
+        hours: The time of the run in hours.
+        device: The name of the device.
+        warning: A sentence about memory that is short, or an empty text.
+    """
+
+    rows: int
+    max_length: int
+    step_rows: int
+    steps: int
+    memory_gb: float
+    free_gb: float
+    missing_gb: float
+    hours: float
+    device: str
+    warning: str = ""
+
+
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """What the sessions of an agent contain.
 
@@ -246,6 +274,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         blockers: Why the agent cannot be trained yet. Empty if it can be trained.
         outlook: When a decision is possible.
         worth: Whether the agent is worth a model of its own.
+        training: The expected training run; None if the base model's size is unknown.
         settings: Lines for `pipeline.toml`.
         notes: Sentences about records that were left out, and about settings to change.
     """
@@ -261,6 +290,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     blockers: list[Blocker]
     outlook: DecisionOutlook
     worth: Worth
+    training: TrainingOutlook | None = None
     settings: list[str] = []
     notes: list[str] = []
 

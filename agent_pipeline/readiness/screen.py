@@ -11,6 +11,7 @@ from agent_pipeline.readiness.report import (
     Machine,
     Readiness,
     Tasks,
+    TrainingOutlook,
     Worth,
 )
 
@@ -21,6 +22,9 @@ _MAX_KINDS = 5
 """Largest number of kinds that a line names."""
 _MAX_NOTES = 5
 _FAR_AWAY_WEEKS = 520
+_MINUTES_PER_HOUR = 60
+_LONG_HOURS = 3
+"""Time from which hours are shown instead of minutes."""
 
 _ORIGINS = {
     "person": "by a person",
@@ -62,6 +66,8 @@ def describe_agent(agent: AgentReport) -> Iterator[str]:
     yield from _wrap("tasks", _describe_tasks(agent.tasks))
     if agent.trainable:
         yield from _wrap("decision", describe_outlook(agent.outlook))
+    if agent.training:
+        yield from _wrap("training", describe_training(agent.training))
     yield from _wrap("own model", describe_worth(agent.worth))
     for note in agent.notes[:_MAX_NOTES]:
         yield from _wrap("note", note.partition("\n")[0])
@@ -103,6 +109,19 @@ def describe_outlook(outlook: DecisionOutlook) -> str:
     if not ways:
         ways.append("let more tasks come in")
     return f"{need}: {', or '.join(ways)}."
+
+
+def describe_training(training: TrainingOutlook) -> str:
+    """Return a sentence about the expected training run."""
+    time = f"{training.hours * _MINUTES_PER_HOUR:,.0f} minutes"
+    if training.hours >= _LONG_HOURS:
+        time = f"{training.hours:,.0f} hours"
+    sentence = (
+        f"{_count(training.rows, 'row')} of up to {training.max_length:,} tokens, "
+        f"{_count(training.step_rows, 'row')} per step: about {training.memory_gb:.1f} of "
+        f"{training.free_gb:.1f} GB free memory and {time} on {training.device}."
+    )
+    return f"{sentence} {training.warning}".strip()
 
 
 def describe_worth(worth: Worth) -> str:

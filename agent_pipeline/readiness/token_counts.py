@@ -9,14 +9,21 @@ import msgspec
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.models.base_model import resolve_tokenizer
+from agent_pipeline.models.base_model import BaseModel, resolve_tokenizer
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.readiness.base_choice import find_known_base
 from agent_pipeline.readiness.examination import Examination, SampledSession
 from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_fit, read_context_length
-from agent_pipeline.training.size_defaults import count_weights, fill_row_defaults
+from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.forecast import ModelShape, measure_shape
+from agent_pipeline.training.size_defaults import (
+    build_meta_model,
+    count_weights,
+    fill_row_defaults,
+)
 
 FIT_CHARACTERS = 300_000
 """Number of characters of the sampled sessions that are encoded as training rows.
@@ -35,19 +42,26 @@ class BaseTokens(msgspec.Struct, frozen=True):
         folder: The folder of the tokenizer.
         renderer: The renderer.
         problem: The reason why there is no renderer.
+        shape: The sizes of the model with an adapter of rank 1, if they are known.
     """
 
     base_model: str
     folder: Path | None
     renderer: ChatRenderer | None
     problem: str = ""
+    shape: ModelShape | None = None
 
 
 def load_tokens(base_model: str, cache: Path, trust_remote_code: bool) -> BaseTokens:
     """Load the tokenizer of a base model without loading or downloading its weights."""
     try:
         folder = resolve_tokenizer(base_model, cache, trust_remote_code)
-        return BaseTokens(base_model, folder, load_renderer(folder, trust_remote_code))
+        renderer = load_renderer(folder, trust_remote_code)
+        shape = None
+        if find_known_base(base_model) is None:
+            model = build_meta_model(BaseModel(base_model, folder, "", trust_remote_code))
+            shape = measure_shape(model, TrainingConfig(lora_r=1)) if model is not None else None
+        return BaseTokens(base_model, folder, renderer, shape=shape)
     except (ModelError, OSError) as error:
         return BaseTokens(base_model, None, None, str(error))
 

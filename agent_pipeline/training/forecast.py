@@ -14,6 +14,7 @@ options belongs to `size_defaults`.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -264,19 +265,31 @@ def plan_training(
     model = build_meta_model(base)
     if model is None:
         return None
+    is_packed = trains_as_trees(model, rows, config.processes)
+    shape = measure_shape(model, config, is_packed)
+    return TrainingPlan(shape, config, [len(row.input_ids) for row in rows], device)
+
+
+def measure_shape(model: Any, config: TrainingConfig, is_packed: bool = True) -> ModelShape:
+    """Return the sizes of a model, which can be on the meta device.
+
+    Args:
+        model: The model.
+        config: The options, which decide on the size of the adapter.
+        is_packed: Whether rows are trained as trees.
+    """
     text_config = model.config.get_text_config()
     inner = getattr(text_config, "intermediate_size", None) or 4 * text_config.hidden_size
     experts = getattr(text_config, "num_experts_per_tok", None) or 1
-    shape = ModelShape(
+    return ModelShape(
         weights=sum(parameter.numel() for parameter in model.parameters()),
         adapter_weights=count_adapter_weights(model, config),
         layers=text_config.num_hidden_layers,
         hidden_size=text_config.hidden_size,
         inner_size=experts * (max(inner) if isinstance(inner, list) else inner),
         vocabulary=text_config.vocab_size,
-        is_packed=trains_as_trees(model, rows, config.processes),
+        is_packed=is_packed,
     )
-    return TrainingPlan(shape, config, [len(row.input_ids) for row in rows], device)
 
 
 def count_adapter_weights(model: Any, config: TrainingConfig) -> int:
@@ -303,13 +316,16 @@ def measure_available_memory(device: Device) -> float:
         return float(torch.cuda.mem_get_info(device.name)[0])
     available = float(psutil.virtual_memory().available)
     used = psutil.Process().memory_info().rss
+    return min([available, *(float(max(0, limit - used)) for limit in read_memory_limits())])
+
+
+def read_memory_limits() -> list[int]:
+    """Return the memory limits of the container in bytes. Without a limit, the list is empty."""
+    limits = []
     for path in _MEMORY_LIMITS:
-        try:
-            limit = int(path.read_text(encoding="ascii"))
-        except (OSError, ValueError):  # no container, or no limit
-            continue
-        available = min(available, float(max(0, limit - used)))
-    return available
+        with suppress(OSError, ValueError):  # no container, or the text "max"
+            limits.append(int(path.read_text(encoding="ascii")))
+    return limits
 
 
 def measure_flops(device: Device) -> float:
