@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +93,7 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
     report = first_report
     if changes_report(proposed.added, examiner.settings):
-        report = make_doctor(None).report(note_progress)
+        report = replace(make_doctor(None), unknown=examiner.unknown).report(note_progress)
     for line in describe_readiness(report):
         typer.echo(line)
     what = ", ".join(choice.full_name for choice in proposed.added) or "nothing was missing"
@@ -150,10 +151,11 @@ def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool)
     """
     from agent_pipeline.models.base_model import EMBEDDED
     from agent_pipeline.readiness.base_choice import BaseChoice
-    from agent_pipeline.readiness.proposal import JUDGES, Answers
+    from agent_pipeline.readiness.proposal import JUDGES, Answers, match_tools_files
 
+    tools_files = match_tools_files(report.unknown, report.agents)
     if takes_defaults:
-        return Answers(base=base)
+        return Answers(base=base, tools_files=tools_files)
     name = typer.prompt("Base model to train", default=base.base_model)
     if name != base.base_model:
         preset = "" if name == EMBEDDED or not report.machine.gpus else "gpu"
@@ -184,7 +186,10 @@ def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool)
         )
         judge = next((name for name in JUDGES if name == word.strip()), "labels")
     tools = ""
-    if any(agent.contents.inferred_tools for agent in report.agents):
+    if any(
+        agent.contents.inferred_tools and agent.partition not in tools_files
+        for agent in report.agents
+    ):
         tools = typer.prompt(
             "JSON file with the schemas of the agent's tools", default="", show_default=False
         )
@@ -193,7 +198,14 @@ def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool)
             f"The tools file {tools} does not exist: give a JSON list of OpenAI function schemas.",
             path=tools,
         )
-    return Answers(base=base, use_patterns=use_patterns, judge=judge, metrics=metrics, tools=tools)
+    return Answers(
+        base=base,
+        use_patterns=use_patterns,
+        judge=judge,
+        metrics=metrics,
+        tools=tools,
+        tools_files=tools_files,
+    )
 
 
 def parse_metrics(text: str, names: Sequence[str]) -> dict[str, str]:

@@ -421,7 +421,7 @@ class Settings(BaseSettings):
         agent = self.agents.get(str(key), AgentSettings())
         return ReadingOptions(
             system_prompt=agent.system_prompt,
-            tools=tuple(_tools(self._absolute(agent.tools))) if agent.tools else (),
+            tools=tuple(read_tools(self._absolute(agent.tools))) if agent.tools else (),
             task_pattern=agent.task_pattern or self.task_pattern,
             task_field=agent.task_field or self.task_field,
             redaction=self.redaction_options,
@@ -539,7 +539,12 @@ def _where(file: Path | None) -> str:
     return f"{file} or the environment" if file else "the environment"
 
 
-def _tools(path: Path) -> list[Tool]:
+def read_tools(path: Path) -> list[Tool]:
+    """Return the tool schemas of a file.
+
+    Raises:
+        SettingsError: The file is missing or holds no list of schemas.
+    """
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(tools, ensure_ascii=False, allow_nan=False).encode(

@@ -283,6 +283,7 @@ def _describe_contents(examination: Examination, tokens: BaseTokens) -> Contents
         scripts=_count_kinds({facts.script: 1} for facts in sessions if facts.script),
         redacted=_count_kinds(facts.redacted for facts in sessions),
         without_system_prompt=sum(not facts.has_system_prompt for facts in sessions),
+        called_tools=sorted({name for facts in sessions for name in facts.called_tools}),
         inferred_tools=sum(facts.tools_origin == "none" and facts.calls > 0 for facts in sessions),
         first=min(times, default=None),
         last=max(times, default=None),
@@ -486,7 +487,7 @@ def _weigh(
     judged = judges.acceptable + judges.unacceptable
     return Worth(
         sessions_per_day=per_day,
-        tools=len({name for facts in sessions for name in facts.called_tools}),
+        tools=len(contents.called_tools),
         requests=len(requests),
         call_share=_share(sum(facts.call_turns for facts in sessions), contents.turns),
         judged_share=_share(judged, len(sessions)),

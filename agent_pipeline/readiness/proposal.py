@@ -1,11 +1,15 @@
 """The settings that `agent-pipeline init` proposes, from a readiness report."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
+from agent_pipeline.config.settings import read_tools
 from agent_pipeline.config.starting_file import Choice
+from agent_pipeline.errors import SettingsError
 from agent_pipeline.readiness.base_choice import BaseChoice, propose_max_length
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.screen import describe_training
@@ -26,6 +30,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
         judge: Who judges sessions without a verdict.
         metrics: The direction of each metric that judges: higher, lower or a comparison.
         tools: The file of tool schemas, if the store does not record them.
+        tools_files: Files beside the stores that have the schemas of an agent's tools, by
+            partition.
     """
 
     base: BaseChoice
@@ -33,6 +39,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     judge: JudgeChoice = "labels"
     metrics: Mapping[str, str] = {}
     tools: str = ""
+    tools_files: Mapping[str, str] = {}
 
 
 def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) -> list[Choice]:
@@ -88,6 +95,31 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
     return choices
 
 
+def match_tools_files(files: Sequence[str], agents: Sequence[AgentReport]) -> dict[str, str]:
+    """Return the files with the schemas of the tools that agents without schemas call.
+
+    Args:
+        files: Files that no reader of sessions knows.
+        agents: The reports on the agents.
+
+    Returns:
+        The first such file of each agent, by partition.
+    """
+    names_by_file: dict[str, set[str]] = {}
+    for file in files:
+        with suppress(SettingsError, KeyError, TypeError):  # another kind of file
+            if file.endswith(".json"):
+                schemas = read_tools(Path(file))
+                names_by_file[file] = {tool["function"]["name"] for tool in schemas}
+    matches: dict[str, str] = {}
+    for agent in agents:
+        called = set(agent.contents.called_tools)
+        for file, names in names_by_file.items():
+            if agent.contents.inferred_tools and called <= names:
+                matches.setdefault(agent.partition, file)
+    return matches
+
+
 def _name_agents(report: Readiness) -> str:
     names = [agent.partition for agent in report.agents]
     shown = ", ".join(names[:_MAX_NAMES])
@@ -120,14 +152,14 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
             is_hint=True,
         )
     if contents.inferred_tools:
-        yield Choice(
-            table,
-            "tools",
-            answers.tools or "tools.json",
+        file = answers.tools or answers.tools_files.get(agent.partition, "")
+        comment = (
             f"The store has no tool schemas for {contents.inferred_tools:,} sessions: without a "
-            "file of OpenAI function schemas, the schemas are inferred from the calls.",
-            is_hint=not answers.tools,
+            "file of OpenAI function schemas, the schemas are inferred from the calls."
         )
+        if file:
+            comment = f"{comment} This file has a schema of every tool that was called."
+        yield Choice(table, "tools", file or "tools.json", comment, is_hint=not file)
     judged = ("agents", agent.partition, "assets", "judged_sessions")
     declared = {
         name: rule

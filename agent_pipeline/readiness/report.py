@@ -87,6 +87,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
         scripts: Number of sessions by script of the first request.
         redacted: Number of sessions by kind of private data, which is replaced.
         without_system_prompt: Number of sessions without a system prompt.
+        called_tools: The names of the called tools.
         inferred_tools: Number of sessions with calls for which the store has no tool schemas.
         first: The time at which the first session began.
         last: The time at which the last session began.
@@ -102,6 +103,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     scripts: dict[str, int]
     redacted: dict[str, int]
     without_system_prompt: int
+    called_tools: list[str]
     inferred_tools: int
     first: datetime | None
     last: datetime | None

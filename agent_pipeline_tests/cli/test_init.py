@@ -1,5 +1,6 @@
 """The command init: the file that it writes, questions, and a second run."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -175,3 +176,21 @@ def test_init_then_materialize_runs_the_first_time(
     pattern = settings.agents["p/a"].task_pattern
     promised = examine_one(project / "chats.jsonl", task_pattern=pattern, lake="other").tasks.rows
     assert {name: splits.count(name) for name in promised} == promised
+
+
+@pytest.mark.parametrize(("tool", "is_set"), [("find", True), ("other", False)])
+def test_tools_file_beside_the_sessions(project: Path, tool: str, is_set: bool) -> None:
+    """A file with a schema of every called tool is proposed. Other files are named only."""
+    chats = trials(judgment="acceptable")
+    for record in chats:
+        del record["tools"]
+    (project / "logs").mkdir()
+    write_chats(project / "logs" / "chats.jsonl", chats)
+    schemas = [{"type": "function", "function": {"name": tool, "parameters": {"type": "object"}}}]
+    (project / "logs" / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
+    done = run("logs", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "schemas.json" in done.output
+    assert load_settings().agents["p/a"].tools == (
+        str(project / "logs" / "schemas.json") if is_set else ""
+    )
