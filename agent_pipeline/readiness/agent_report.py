@@ -110,7 +110,7 @@ class AgentSettingsInForce:
         key: The partition.
         rules: The rules of the examination.
         tokens: The tokenizer of the base model.
-        machine: The device on which models are trained.
+        machine: The device on which models are trained; None to foresee no training run.
         prices: The prices for the comparison.
     """
 
@@ -119,7 +119,7 @@ class AgentSettingsInForce:
     key: PartitionKey
     rules: ExaminationRules
     tokens: BaseTokens
-    machine: TrainingMachine
+    machine: TrainingMachine | None
     prices: Prices = NO_PRICES
 
 
@@ -204,7 +204,7 @@ def _foresee_training(
 ) -> TrainingOutlook | None:
     known = find_known_base(adapter.base_model)
     shape = known.shape if known else agent.tokens.shape
-    if shape is None or contents.tokens is None:
+    if shape is None or contents.tokens is None or agent.machine is None:
         return None
     rows = tasks.rows["train"] or contents.sessions
     return foresee_training(adapter, shape, contents.tokens, rows, agent.machine)

@@ -86,7 +86,7 @@ def choose_base(agents: Sequence[AgentReport], machine: TrainingMachine) -> Base
     has_few_rows = most_rows < FEW_ROWS
     preset = "gpu" if on_gpu else ""
     ordered = KNOWN_BASES if has_few_rows or not on_gpu else KNOWN_BASES[::-1]
-    problems = []
+    problems: list[str] = []
     for known in ordered:
         outlooks = foresee_all(agents, known, machine)
         problem = find_problem(agents, known, outlooks)

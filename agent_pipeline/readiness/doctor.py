@@ -83,6 +83,8 @@ class Doctor:
         open_judge: Returns the language model that judges, within given limits.
         prices: Prices of today's model and of an own model.
         unknown: Files beside the stores that no reader knows.
+        uses_model: Whether the tokenizer and the speed of the machine are used. Without them, the
+            report says nothing about lengths and about the training run, and PyTorch is not loaded.
     """
 
     settings: Settings
@@ -90,6 +92,7 @@ class Doctor:
     open_judge: Callable[[SpendLimits], LlmJudge]
     prices: Prices = NO_PRICES
     unknown: list[str] = field(default_factory=list)
+    uses_model: bool = True
     _tokens: dict[str, BaseTokens] = field(default_factory=dict)
 
     def report(self, noting: Callable[[PartitionKey], None] = lambda key: None) -> Readiness:
@@ -149,8 +152,10 @@ class Doctor:
                 lake,
                 key,
                 rules,
-                self._load_tokens(adapter.base_model),
-                self.training_machine,
+                self._load_tokens(adapter.base_model)
+                if self.uses_model
+                else BaseTokens(adapter.base_model, None, None, "the tokenizer is not loaded"),
+                self.training_machine if self.uses_model else None,
                 self.prices,
             ),
         )

@@ -75,6 +75,7 @@ def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_priv
         )
         assert email not in text
         assert len(text) < 120_000
+    assert "trainable" in shown["sessions"]
     assert "data:image/png" in shown["sft_dataset"]
     assert "broken:orphan_output" in shown["curated_sessions"]
 

@@ -20,6 +20,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.runs import NIGHT_TAG, PENDING, PENDING_TAG
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version, warning
+from agent_pipeline.errors import PipelineError
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
@@ -31,8 +32,11 @@ from agent_pipeline.judging.tables import curate_sessions, judge_partition
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
 from agent_pipeline.promotion.request_changes import compare_models
+from agent_pipeline.readiness.doctor import Doctor
+from agent_pipeline.readiness.screen import describe_agent
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.damage import make_repair_policy
+from agent_pipeline.sources.base import TraceSource
 
 
 @dg.observable_source_asset(
@@ -110,7 +114,8 @@ def sessions(
             config.smallest_share,
             config.largest_growth,
         )
-        for note in dict.fromkeys(source.notes):
+        notes = list(dict.fromkeys(source.notes))
+        for note in notes:
             context.log.warning(note)
         treated = {
             f"{kind}: {policy.get(kind, 'keep')}": count
@@ -131,7 +136,8 @@ def sessions(
                 ),
                 "redacted": counts_table(ingested.redacted, "kind of private data"),
                 "tools_from": counts_table(ingested.counts["tools"], "origin of tool schemas"),
-                "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
+                "notes": "\n".join(notes) or "none",
+                "readiness": _describe_readiness(workspace, source, key, ingested.table.rows),
                 "preview": preview(ingested.first),
             },
             check_results=[
@@ -175,6 +181,30 @@ def nothing_private_was_written(
             "in_sessions": json.dumps(scan.session_ids[:20]),
         },
     )
+
+
+MAX_EXAMINED_SESSIONS = 5_000
+"""Number of sessions up to which each run examines them again for the readiness report."""
+
+
+def _describe_readiness(
+    workspace: Workspace, source: TraceSource, key: PartitionKey, session_count: int
+) -> dg.MetadataValue:
+    """Return the report of `agent-pipeline doctor` on an agent, without lengths in tokens."""
+    command = f"`agent-pipeline doctor` also checks the lengths in tokens of {key}."
+    if session_count > MAX_EXAMINED_SESSIONS:
+        return dg.MetadataValue.md(
+            f"The agent has more than {MAX_EXAMINED_SESSIONS:,} sessions, so they are not examined "
+            "in each run: use `agent-pipeline doctor`."
+        )
+    settings = workspace.settings()
+    examiner = Doctor(settings, workspace.labels, workspace.open_judge, uses_model=False)
+    try:
+        report = examiner.examine_agent(source, settings.open_lake(), key)
+    except PipelineError as error:
+        return dg.MetadataValue.md(f"The sessions cannot be examined: {error}")
+    lines = "\n".join(describe_agent(report))
+    return dg.MetadataValue.md(f"```text\n{lines}\n```\n\n{command}")
 
 
 def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
