@@ -51,6 +51,13 @@ class AgentSettings(Section):
         default="",
         description=("World in which this agent's tasks are played, as package.module:Class."),
     )
+    reads: list[str] = Field(
+        default=[],
+        description=(
+            "Tools of this agent that only look things up. All its other tools write. Empty means "
+            "that the tools are inferred from the sessions (`agent-pipeline doctor` shows them)."
+        ),
+    )
     train: Chain | None = Field(
         default=None,
         description="Training steps of this agent, instead of the general setting train.",

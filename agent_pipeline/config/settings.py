@@ -47,6 +47,7 @@ from agent_pipeline.config.sections import (
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
+from agent_pipeline.evaluation.worlds import NO_WORLD, REPLAYED
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import EMBEDDED
@@ -339,8 +340,21 @@ class Settings(BaseSettings):
         return self.night.new_sessions if agent_value is None else agent_value
 
     def world(self, key: PartitionKey | None) -> str:
-        """Return the agent's world (`package.module:Class`), or an empty text."""
-        return self.agents.get(str(key), AgentSettings()).world
+        """Return the agent's own world (`package.module:Class`), or an empty text."""
+        world = self.agents.get(str(key), AgentSettings()).world
+        return "" if world in (REPLAYED, NO_WORLD) else world
+
+    def episodes_world(self, key: PartitionKey | None) -> str:
+        """Return the world in which held-out tasks are played: the agent's own, or `replayed`.
+
+        Return an empty text if no tasks are played.
+        """
+        world = self.agents.get(str(key), AgentSettings()).world
+        return "" if world == NO_WORLD else world or REPLAYED
+
+    def reads(self, key: PartitionKey | None) -> list[str]:
+        """Return the tools that only look things up, or an empty list to infer them."""
+        return self.agents.get(str(key), AgentSettings()).reads
 
     def place(self, asset: str, key: PartitionKey | None) -> Place:
         """Return the place where the tasks of an agent's asset, or of a step of `adapter`, run."""

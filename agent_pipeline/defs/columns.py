@@ -17,6 +17,7 @@ from agent_pipeline.datasets.preferences import PREFERENCES
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.sharegpt import SHAREGPT
 from agent_pipeline.defs.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
+from agent_pipeline.evaluation.tape import TAPE, TAPE_TABLE
 from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.selection.training_rule import TRAINED, TRAINED_TABLE
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
@@ -141,6 +142,21 @@ TABLES: dict[str, Columns] = {
         SHAREGPT,
         _of_both_splits([name for name in SHAREGPT.names if name != "conversations"])
         | {"conversations": _of_both_splits(["messages"])["messages"]},
+    ),
+    TAPE_TABLE: Columns(
+        TAPE,
+        _same("judged_sessions", ["session_id", "verdict"])
+        | {
+            "task_key": _of("judged_sessions", "task_key", "session_id", "parent_session_id"),
+            "split": _of("judged_sessions", "task_key", "session_id", "parent_session_id"),
+        }
+        | dict.fromkeys(
+            ("step", "step_kind", "tool", "failed", "text", "system"),
+            _of("judged_sessions", "messages"),
+        )
+        | dict.fromkeys(
+            ("arguments", "writes_before", "writes"), _of("judged_sessions", "messages", "tools")
+        ),
     ),
     TRAINED_TABLE: Columns(
         TRAINED,

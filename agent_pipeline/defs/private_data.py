@@ -81,6 +81,7 @@ preference_dataset_check = _table_check("preference_dataset")
 kto_dataset_check = _table_check("kto_dataset")
 sharegpt_dataset_check = _table_check("sharegpt_dataset")
 replay_buffer_check = _table_check("replay_buffer")
+tape_check = _table_check("tape")
 multi_task_dataset_check = _table_check(MULTI_TASK, partitions=None)
 
 

@@ -18,7 +18,10 @@ from agent_pipeline.evaluation.confidence import TurnConfidence
 from agent_pipeline.evaluation.variants import GENERAL_VARIANTS, VARIANT, ShownRequest
 from agent_pipeline.evaluation.worlds import (
     MakesFreshTasks,
+    RunsCalls,
+    Unsettled,
     World,
+    find_unsettled,
     own_tools,
     run_tool,
     system_message,
@@ -33,11 +36,18 @@ from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
 
 EpisodeEnd = Literal[
-    "answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"
+    "answered",
+    "silent",
+    "unread call",
+    "too many turns",
+    "too long",
+    "cut off",
+    "refused",
+    "undecided",
 ]
 """How an episode ended. `unread call` means that the reply contains a call that cannot be parsed,
 so it is neither a call nor an answer. `refused` means that the endpoint refused the
-conversation.
+conversation. `undecided` means that the world does not know how the task goes on.
 """
 UNSEEN: tuple[EpisodeEnd, ...] = ("cut off", "refused")
 """Ways in which an episode can end so that harm by the model may have remained unseen."""
@@ -122,6 +132,9 @@ class Episode:
         tools: The tools.
         confidence: The model's confidence in each assistant message, in order. `None` stands for a
             message without log-probabilities.
+        unsettled: Why the world does not know the outcome; `None` if it does.
+        sources: In a replayed world, the session that each result and each reply of the user comes
+            from, in order.
     """
 
     task_key: str
@@ -147,6 +160,8 @@ class Episode:
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
     confidence: list[TurnConfidence | None] = field(repr=False, default_factory=list)
+    unsettled: Unsettled | None = None
+    sources: tuple[str, ...] = field(repr=False, default=())
 
 
 @dataclass(frozen=True)
@@ -340,7 +355,9 @@ def start_task(world: World, row: Mapping[str, Any], left_out: Collection[str] =
     user_messages: list[Message] = (
         [{"role": "user", "content": text}] if text else opening_messages(recorded, "user")
     )
-    tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
+    tools = own_tools(world) or list(row.get("tools") or ())
+    if not tools and not isinstance(world, RunsCalls):
+        tools = tool_schemas(world)
     return TaskOpening(system_messages, user_messages, tools)
 
 
@@ -404,6 +421,9 @@ class _RunningEpisode:
                 function["name"], decode_arguments(function["arguments"])
             )
             result = run_tool(self._world, name, arguments)
+            if find_unsettled(self._world):
+                self.end = "undecided"
+                break
             self._messages.append(
                 {
                     "role": "tool",
@@ -413,7 +433,7 @@ class _RunningEpisode:
                 }
             )
         self._counts["calls"] += len(calls)
-        if not calls:
+        if not calls and not self.end:
             self._counts["unended"] += was_cut
             self._let_user_answer(reply.message.get("content") or "")
         if not self.end and self._counts["turns"] >= max_turns:
@@ -433,12 +453,16 @@ class _RunningEpisode:
         reply = user_reply(self._world, answer)
         if reply is not None:
             self._messages.append({"role": "user", "content": reply})
+        elif find_unsettled(self._world):
+            self.end = "undecided"
         else:
             self.end = "answered" if answer.strip() else "silent"
 
     def finish(self) -> Episode:
         """Return the finished episode, with the outcome that its world reports."""
         outcome = task_outcome(self._world)
+        # An episode without a last answer is not done, whatever the world knows.
+        unsettled = outcome.unsettled if self.end in ("answered", "silent", "undecided") else None
         return Episode(
             task_key=str(self.task.row.get("task_key", self.task.number)),
             seed=self.task.row.get("seed"),
@@ -451,7 +475,7 @@ class _RunningEpisode:
             complaint=self._refused or outcome.complaint or outcome.said_wrong or "",
             acted_early=outcome.acted_early,
             said_wrong=outcome.said_wrong,
-            end=self.end or "answered",
+            end="undecided" if unsettled else self.end or "answered",
             turns=self._counts["turns"],
             calls=self._counts["calls"],
             prompt_tokens=self._counts["prompt_tokens"],
@@ -463,6 +487,8 @@ class _RunningEpisode:
             messages=self._messages,
             tools=self._tools,
             confidence=self._confidence,
+            unsettled=unsettled,
+            sources=outcome.sources,
         )
 
 

@@ -19,6 +19,8 @@ protocols of its parts, so that a type checker checks them.
 | `TellsComplaint` | `complaint` | reports do not say why a task failed |
 | `MakesFreshTasks` | `fresh_tasks` | only tasks of sessions can be played |
 | `OffersVariants` | `variants` | only the variants of every world are played |
+| `RunsCalls` | `run_call` | the tools are the methods of the world |
+| `MayNotSettle` | `unsettled`, `sources` | every episode has a verdict |
 
 The module `episodes` plays the episodes.
 """
@@ -35,6 +37,12 @@ from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.json_text import make_storable
 from agent_pipeline.sessions.session import Tool, hash_json
+
+REPLAYED = "replayed"
+"""The world made from recorded sessions, which every agent has."""
+NO_WORLD = "none"
+"""The value of the setting `world` with which no tasks are played."""
+REPLAYED_WORLD = "agent_pipeline.evaluation.replayed_world:ReplayedWorld"
 
 
 class World(Protocol):
@@ -162,6 +170,41 @@ class OffersVariants(Protocol):
     variants: Sequence[str]
 
 
+@runtime_checkable
+class RunsCalls(Protocol):
+    """A world whose tools are not its methods."""
+
+    def run_call(self, name: str, arguments: object) -> str:
+        """Return the result of a call as text."""
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """The reason why a world cannot tell how a task goes on.
+
+    Attributes:
+        kind: The kind of the model's first turn that differs from every recording.
+        text: The call or the answer.
+        harm_suspected: Whether the turn is probably a change that the task did not ask for.
+    """
+
+    kind: str
+    text: str
+    harm_suspected: bool = False
+
+
+@runtime_checkable
+class MayNotSettle(Protocol):
+    """A world that cannot always tell how a task goes on.
+
+    An episode ends as soon as `unsettled` is set, and has no verdict. `sources` names the session
+    that each result and each reply of the user comes from, in order.
+    """
+
+    unsettled: Unsettled | None
+    sources: Sequence[str]
+
+
 @dataclass(frozen=True)
 class TaskOutcome:
     """The outcome of a task, as its world reports it at the end of the episode.
@@ -176,6 +219,8 @@ class TaskOutcome:
             world does not say.
         said_wrong: The reason why the last answer is wrong, or an empty text if it is right;
             `None` if the world does not say.
+        unsettled: Why the world does not know the outcome; `None` if it does.
+        sources: The session that each result and each reply of the user comes from.
     """
 
     reward: float
@@ -185,14 +230,18 @@ class TaskOutcome:
     complaint: str
     acted_early: list[str] | None
     said_wrong: str | None
+    unsettled: Unsettled | None = None
+    sources: tuple[str, ...] = ()
 
 
 def load_world(name: str) -> Callable[[], World]:
-    """Load the world class that `package.module:Class` names.
+    """Load the world class that `package.module:Class` or `replayed` names.
 
     Raises:
         SettingsError: The class cannot be imported, or it lacks `reset` or `get_reward`.
     """
+    if name == REPLAYED:
+        name = REPLAYED_WORLD
     world: Callable[[], World] = load_plugin(name, "world", "agent_pipeline.worlds")
     missing = [
         method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))
@@ -235,18 +284,26 @@ def writes(world: World, tool: str) -> bool:
 
 def task_outcome(world: World) -> TaskOutcome:
     """Return the outcome of a task, as its world reports it at the end."""
+    reward = float(world.get_reward())  # a world may settle the episode only now
     wrong_changes = world.wrong_changes if isinstance(world, TellsHarm) else None
     acted_early = world.acted_early if isinstance(world, TellsHaste) else None
     said_wrong = (world.said_wrong or "") if isinstance(world, TellsWrongAnswer) else None
     return TaskOutcome(
-        reward=float(world.get_reward()),
+        reward=reward,
         must_act=world.must_act if isinstance(world, TellsMustAct) else None,
         kind=world.kind if isinstance(world, TellsKind) else None,
         wrong_changes=None if wrong_changes is None else list(wrong_changes),
         complaint=(world.complaint if isinstance(world, TellsComplaint) else None) or "",
         acted_early=None if acted_early is None else list(acted_early),
         said_wrong=said_wrong,
+        unsettled=find_unsettled(world),
+        sources=tuple(world.sources) if isinstance(world, MayNotSettle) else (),
     )
+
+
+def find_unsettled(world: World) -> Unsettled | None:
+    """Return why a world cannot tell how the task goes on, or `None` if it can."""
+    return world.unsettled if isinstance(world, MayNotSettle) else None
 
 
 def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
@@ -321,6 +378,8 @@ def run_tool(world: World, name: str, arguments: object) -> str:
     Raises:
         InfrastructureError: The tool reports that something it needs is missing.
     """
+    if isinstance(world, RunsCalls):
+        return world.run_call(name, make_storable(arguments, Counter()))
     method = tool_methods(world).get(name)
     if method is None:
         return '{"error":"no such tool"}'

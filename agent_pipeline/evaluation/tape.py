@@ -1,0 +1,520 @@
+"""Tapes: what the tools and the users answered in the recorded sessions of a task.
+
+The table `tape` has one row per step of a recorded session. A result is found by the tool, the
+canonical arguments, and the successful writes before it in the session. Reading the tape in an
+episode belongs to `replayed_world`.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.datasets.ledger import read_ledger
+from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
+from agent_pipeline.evaluation.call_matching import normal
+from agent_pipeline.evaluation.episodes import PLAYED
+from agent_pipeline.evaluation.tool_effects import ToolEffect, ToolEffects
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
+from agent_pipeline.redaction.kinds import PSEUDONYM
+from agent_pipeline.redaction.surrogates import spoken
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import Message, ToolCall, dump_canonical_json
+from agent_pipeline.sessions.tables import (
+    define_optional,
+    define_required,
+    read_batches,
+    to_batches,
+    to_rows,
+)
+from agent_pipeline.sessions.transcript import is_failed
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+TAPE_TABLE = "tape"
+JUDGED_TABLE = "judged_sessions"
+GOOD = "acceptable"
+MIN_SHARED_READS = 10
+"""Smallest number of look-ups that several tasks made, before all tasks are taken to begin in the
+same state.
+"""
+MAX_SHARE_DIFFERING = 0.1
+"""Largest share of look-ups with different results in different tasks, at which tasks are still
+taken to begin in the same state.
+"""
+
+TAPE = pa.schema(
+    [
+        *define_required(
+            pa.string(),
+            session_id="the recorded session",
+            task_key="the key of the session's task",
+            split="the task's permanent split: train, select or test",
+        ),
+        *define_required(pa.int64(), step="the position of the step in the session, from 0"),
+        *define_required(pa.string(), step_kind="user, call or answer"),
+        *define_optional(pa.string(), tool="the tool of a call"),
+        *define_optional(pa.string(), arguments="the canonical arguments of a call, as JSON"),
+        *define_optional(
+            pa.string(), writes_before="the successful writes before a call, as a JSON list"
+        ),
+        *define_optional(pa.bool_(), writes="whether the call changed the world"),
+        *define_optional(pa.bool_(), failed="whether the result of a call is an error"),
+        *define_required(
+            pa.string(), text="the result of a call, or the words of the user or of the agent"
+        ),
+        *define_optional(
+            pa.string(), verdict="acceptable or unacceptable; null if nobody judged the session"
+        ),
+        *define_optional(pa.string(), system="the system message, in the first row of a session"),
+    ]
+)
+
+_WORD = re.compile(r"\w+")
+
+State = tuple[str, ...]
+"""The successful writes so far, sorted. A write that was made twice stands there twice."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a recorded session.
+
+    Attributes:
+        kind: `user`, `call` or `answer`.
+        text: The words of the user or of the agent, or the result of the call.
+        tool: The tool of a call.
+        arguments: The canonical arguments of a call.
+        failed: Whether the result of a call is an error.
+    """
+
+    kind: Literal["user", "call", "answer"]
+    text: str
+    tool: str = ""
+    arguments: str = ""
+    failed: bool = False
+
+    @property
+    def call(self) -> str:
+        """Return the call as text: `refund({"order":"K1"})`."""
+        return f"{self.tool}({self.arguments})"
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """The steps of a recorded session.
+
+    Attributes:
+        session_id: The session.
+        verdict: The verdict on the session, or None.
+        messages: The user's messages, the agent's messages and the results.
+        tied_calls: The positions of calls with a pseudonym that appears after the user's first
+            message. Pseudonyms are numbered per session, so such a pseudonym may stand for another
+            value in another session.
+    """
+
+    session_id: str
+    verdict: str | None
+    messages: list[Message]
+    tied_calls: list[int] = []
+
+
+class SharedRead(msgspec.Struct, frozen=True):
+    """A look-up in the initial state, which another task recorded.
+
+    Attributes:
+        tool: The tool.
+        arguments: The canonical arguments.
+        result: The result.
+        session_id: A session that recorded it.
+    """
+
+    tool: str
+    arguments: str
+    result: str
+    session_id: str
+
+
+class FirstRead(msgspec.Struct, frozen=True):
+    """A look-up before the first write of a session.
+
+    Attributes:
+        task_key: The task of the session.
+        read: The look-up.
+    """
+
+    task_key: str
+    read: SharedRead
+
+
+class TaskTape(msgspec.Struct, frozen=True):
+    """Everything that was recorded about one task.
+
+    Attributes:
+        recordings: The recorded sessions of the task.
+        reads: The tools that only look things up.
+        shared_reads: Look-ups of other tasks that begin in the same state.
+        user_replies: Whether users of this agent ever reply to an answer.
+    """
+
+    recordings: list[Recording]
+    reads: list[str]
+    shared_reads: list[SharedRead] = []
+    user_replies: bool = True
+
+    @property
+    def session_ids(self) -> set[str]:
+        """Return the ids of all sessions on the tape."""
+        return {recording.session_id for recording in self.recordings} | {
+            read.session_id for read in self.shared_reads
+        }
+
+
+def canonical_arguments(tool: str, arguments: object, schemas: ParameterSchemas) -> str:
+    """Return a text that is equal for all arguments with the same effect by the tool's schema.
+
+    Args:
+        tool: The name of the tool.
+        arguments: The decoded arguments.
+        schemas: The parameter schemas by tool.
+    """
+    normalized = normal(arguments, schemas.get(tool) or {})
+    return dump_canonical_json(_with_plain_numbers(normalized))
+
+
+def _with_plain_numbers(value: Any) -> Any:
+    """Return a JSON value in which whole numbers are integers, so that 20.0 and 20 are equal."""
+    if isinstance(value, dict):
+        return {name: _with_plain_numbers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_plain_numbers(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def list_steps(messages: Sequence[Message], schemas: ParameterSchemas) -> list[Step]:
+    """Return the steps of a session in order. A call without a result is no step.
+
+    Args:
+        messages: The messages.
+        schemas: The parameter schemas by tool.
+    """
+    results = {
+        message["tool_call_id"]: message
+        for message in messages
+        if message["role"] == "tool" and "tool_call_id" in message
+    }
+    steps = []
+    for message in messages:
+        if message["role"] == "user":
+            steps.append(Step("user", message["content"]))
+        if message["role"] != "assistant":
+            continue
+        calls = message.get("tool_calls") or ()
+        if not calls:
+            steps.append(Step("answer", message.get("content") or ""))
+        for call in calls:
+            result = results.get(call.get("id", ""))
+            if result is None:
+                continue
+            name = call["function"]["name"]
+            arguments = decode_arguments(call["function"]["arguments"])
+            steps.append(
+                Step(
+                    "call",
+                    result["content"],
+                    name,
+                    canonical_arguments(name, arguments, schemas),
+                    is_failed(result),
+                )
+            )
+    return steps
+
+
+def add_write(state: State, step: Step, reads: Collection[str]) -> State:
+    """Return the writes so far after a step. A failed call and a look-up change nothing."""
+    if step.kind != "call" or step.failed or step.tool in reads:
+        return state
+    return tuple(sorted((*state, step.call)))
+
+
+# Writing the table
+
+
+@dataclass(frozen=True)
+class RecordedTape:
+    """The table `tape` before it is committed.
+
+    Attributes:
+        table: The staged table.
+        effects: The effect of every tool.
+        sessions: The number of recorded sessions.
+        left_out: By reason, the number of sessions that are not on the tape.
+    """
+
+    table: StagedTable
+    effects: list[ToolEffect]
+    sessions: int
+    left_out: Counter[str]
+
+
+_COLUMNS = [
+    *("session_id", "parent_session_id", "task_key", "content_sha256", "archived", "broken"),
+    *("error", "attack_succeeded", "verdict", "messages", "tools"),
+]
+
+
+def record_tape(
+    lake: Lake, key: PartitionKey, sizes: SplitSizes, declared_reads: Sequence[str]
+) -> RecordedTape:
+    """Stage the table `tape` of an agent from its judged sessions.
+
+    Left out are archived and broken sessions, failures of the infrastructure, attacks that
+    succeeded, copies of a session, and sessions that a model played in an episode.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        sizes: The sizes of the split, for tasks that are not in the split ledger.
+        declared_reads: The tools that only read, according to the settings; empty to infer them.
+
+    Raises:
+        DataError: The table of sessions does not exist, or a table is damaged.
+    """
+    effects = infer_effects(lake, key).list_effects(declared_reads)
+    reads = {effect.tool for effect in effects if not effect.writes}
+    ledger = read_ledger(lake, key, sizes)
+    names = ["session_id", "parent_session_id", "task_key"]
+    root_tasks = find_root_tasks(lake.open(JUDGED_TABLE, key).read(names).to_pylist())
+    left_out: Counter[str] = Counter()
+    sessions = 0
+
+    def make_rows() -> Iterator[dict[str, object]]:
+        nonlocal sessions
+        for row in _usable_rows(lake, key, left_out):
+            sessions += 1
+            task_key = root_tasks.get(row["session_id"], row["task_key"])
+            common = {
+                "session_id": row["session_id"],
+                "task_key": task_key,
+                "split": ledger.find_split(task_key),
+                "verdict": row["verdict"],
+            }
+            system = "\n".join(m["content"] for m in row["messages"] if m["role"] == "system")
+            yield from _rows_of_session(row, common, system, reads)
+
+    staged = lake.stage(TAPE_TABLE, key, to_batches(make_rows(), TAPE), TAPE)
+    return RecordedTape(staged, effects, sessions, left_out)
+
+
+def _rows_of_session(
+    row: Mapping[str, Any], common: Mapping[str, object], system: str, reads: Collection[str]
+) -> Iterator[dict[str, object]]:
+    """Yield the rows of the table for one session."""
+    state: State = ()
+    for index, step in enumerate(list_steps(row["messages"], list_parameter_schemas(row["tools"]))):
+        after = add_write(state, step, reads)
+        is_call = step.kind == "call"
+        yield {
+            **common,
+            "step": index,
+            "step_kind": step.kind,
+            "text": step.text,
+            "tool": step.tool or None,
+            "arguments": step.arguments or None,
+            "writes_before": json.dumps(state, ensure_ascii=False) if is_call else None,
+            "writes": after != state if is_call else None,
+            "failed": step.failed if is_call else None,
+            "system": system if index == 0 else None,
+        }
+        state = after
+
+
+def infer_effects(lake: Lake, key: PartitionKey) -> ToolEffects:
+    """Count the calls of an agent's recorded sessions, to infer which tools write."""
+    effects = ToolEffects()
+    for row in _usable_rows(lake, key, Counter()):
+        effects.add(row["messages"], row["tools"])
+    return effects
+
+
+def _usable_rows(lake: Lake, key: PartitionKey, left_out: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the sessions that may be on a tape, and count the others by reason."""
+    seen: set[str] = set()
+    for row in to_rows(read_batches(lake.open(JUDGED_TABLE, key), _COLUMNS)):
+        reason = _why_left_out(row, seen)
+        if reason:
+            left_out[reason] += 1
+            continue
+        seen.add(row["content_sha256"])
+        yield row
+
+
+def _why_left_out(row: Mapping[str, Any], seen: Collection[str]) -> str:
+    """Return why a session is not on the tape, or an empty text."""
+    if row["session_id"].startswith(PLAYED):
+        return "played in an episode"
+    if row["broken"]:
+        return "broken"
+    if row["archived"]:
+        return "archived"
+    if row["error"]:
+        return "failure of the infrastructure"
+    if row["attack_succeeded"]:
+        return "attack that succeeded"
+    return "copy of another session" if row["content_sha256"] in seen else ""
+
+
+# Reading the table
+
+
+def read_tapes(
+    lake: Lake, key: PartitionKey, tasks: Collection[str], surrogates: bool = False
+) -> dict[str, TaskTape]:
+    """Return the tapes of some tasks, by task. A task without a recording has no tape.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        tasks: The tasks.
+        surrogates: Whether made-up values replace pseudonyms, as in the rows that models see.
+
+    Raises:
+        DataError: The table does not exist, or is damaged.
+    """
+    reads = _read_tools(lake, key)
+    shared = find_shared_reads(_list_first_reads(lake, key, reads))
+    rows = to_rows(read_batches(lake.open(TAPE_TABLE, key, TAPE), TAPE.names))
+    wanted = (row for row in rows if row["task_key"] in tasks)
+    sessions: defaultdict[str, list[list[dict[str, Any]]]] = defaultdict(list)
+    for _, session_rows in groupby(wanted, key=lambda row: row["session_id"]):
+        steps = list(session_rows)
+        sessions[steps[0]["task_key"]].append(steps)
+    return {
+        task: TaskTape(list(_recordings(of_task, surrogates)), sorted(reads), shared)
+        for task, of_task in sessions.items()
+    }
+
+
+def _recordings(
+    sessions: Sequence[Sequence[Mapping[str, Any]]], surrogates: bool
+) -> Iterator[Recording]:
+    """Yield the recordings of a task from the rows of its sessions."""
+    openings = [_opening_of(steps) for steps in sessions]
+    are_alike = len(set(filter(PSEUDONYM.search, openings))) < 2
+    for steps, opening in zip(sessions, openings, strict=True):
+        first, messages = steps[0], _messages_of(steps)
+        known = set(_pseudonyms(opening)) if are_alike else set()
+        calls = [step for step in steps if step["step_kind"] == "call"]
+        tied = [
+            index
+            for index, call in enumerate(calls)
+            if set(_pseudonyms(f"{call['arguments']} {call['text']}")) - known
+        ]
+        if surrogates:
+            messages = spoken(messages, first["task_key"], first["system"] or "")
+        yield Recording(first["session_id"], first["verdict"], messages, tied)
+
+
+def _opening_of(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the system message and the first message of the user."""
+    user = next((step["text"] for step in steps if step["step_kind"] == "user"), "")
+    return f"{steps[0]['system'] or ''}\n{user}"
+
+
+def _pseudonyms(text: str) -> Iterator[str]:
+    """Yield the pseudonyms in a text."""
+    if "<" in text:
+        for match in PSEUDONYM.finditer(text):
+            yield match.group()
+
+
+def _read_tools(lake: Lake, key: PartitionKey) -> set[str]:
+    """Return the tools on the tape that only read.
+
+    A tool that writes has a row that says so, unless all its calls failed.
+    """
+    reads: set[str] = set()
+    writing: set[str] = set()
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["tool", "writes", "failed"]):
+        for row in batch.filter(pc.is_valid(batch["tool"])).to_pylist():
+            if row["writes"]:
+                writing.add(row["tool"])
+            elif not row["failed"]:
+                reads.add(row["tool"])
+    return reads - writing
+
+
+def _list_first_reads(lake: Lake, key: PartitionKey, reads: Collection[str]) -> Iterator[FirstRead]:
+    """Yield the look-ups before the first write of every session, without private values."""
+    columns = ["session_id", "task_key", "tool", "arguments", "writes_before", "failed", "text"]
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), columns):
+        for row in batch.filter(pc.equal(batch["writes_before"], "[]")).to_pylist():
+            is_private = any(_pseudonyms(f"{row['arguments']} {row['text']}"))
+            if row["tool"] in reads and not row["failed"] and not is_private:
+                read = SharedRead(row["tool"], row["arguments"], row["text"], row["session_id"])
+                yield FirstRead(row["task_key"], read)
+
+
+def find_shared_reads(first_reads: Iterable[FirstRead]) -> list[SharedRead]:
+    """Return the look-ups that hold for every task, or none if tasks begin in different states.
+
+    Tasks begin in the same state if nearly every look-up that several tasks made had the same
+    result in all of them, and if there are enough such look-ups. A look-up with several results is
+    never shared. If it has them within one task, it is volatile and says nothing about the states.
+    """
+    results: defaultdict[tuple[str, str], dict[str, set[tuple[str, ...]]]] = defaultdict(dict)
+    examples: dict[tuple[str, str], SharedRead] = {}
+    for first_read in first_reads:
+        name = (first_read.read.tool, first_read.read.arguments)
+        examples.setdefault(name, first_read.read)
+        content = _content_of(first_read.read.result)
+        results[name].setdefault(first_read.task_key, set()).add(content)
+    shared: list[SharedRead] = []
+    agreeing = differing = 0
+    for name, by_task in sorted(results.items()):
+        if any(len(texts) > 1 for texts in by_task.values()):
+            continue
+        if len(set.union(*by_task.values())) > 1:
+            differing += 1
+            continue
+        agreeing += len(by_task) > 1
+        shared.append(examples[name])
+    begin_alike = differing <= MAX_SHARE_DIFFERING * (agreeing + differing)
+    return shared if begin_alike and agreeing >= MIN_SHARED_READS else []
+
+
+def _content_of(result: str) -> tuple[str, ...]:
+    """Return the words and numbers of a result, which do not depend on its format."""
+    return tuple(sorted(_WORD.findall(result.casefold())))
+
+
+def _messages_of(rows: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages of a session from its rows on the tape."""
+    messages: list[Message] = []
+    for row in rows:
+        if row["step_kind"] != "call":
+            role: Literal["user", "assistant"] = (
+                "user" if row["step_kind"] == "user" else "assistant"
+            )
+            messages.append({"role": role, "content": row["text"]})
+            continue
+        call_id = f"call_{row['step']}"
+        call: ToolCall = {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": row["tool"], "arguments": row["arguments"]},
+        }
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        result: Message = {"role": "tool", "tool_call_id": call_id, "content": row["text"]}
+        if row["failed"]:
+            result["is_error"] = True
+        messages.append(result)
+    return messages

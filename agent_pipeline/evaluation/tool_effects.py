@@ -1,0 +1,127 @@
+"""Which tools of an agent only look things up, and which may change the world.
+
+A setting names the tools that only read. Without it, the tools are inferred from recorded sessions,
+and `agent-pipeline doctor` shows them for confirmation. A tool about which nothing is known counts
+as one that writes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agent_pipeline.sessions.session import Message, Tool, canonicalize_arguments
+from agent_pipeline.sessions.transcript import is_failed
+
+_READ_NAME = re.compile(
+    r"(?:^|[._-])(?:get|find|list|search|read|look|lookup|check|show|fetch|query|view|count"
+    r"|describe|retrieve|calculate)(?:$|[._-]|(?=[A-Z]))",
+    re.IGNORECASE,
+)
+_READ_DESCRIPTION = re.compile(
+    r"\W*(?:gets?|finds?|lists?|searche?s?|reads?|looks? up|shows?|fetche?s?|returns?|retrieves?"
+    r"|views?|counts?|calculates?)\b",
+    re.IGNORECASE,
+)
+
+MIN_CHANGES = 2
+"""How often a look-up must have another result after a tool that is named like a look-up, before
+the tool counts as one that writes. Once may be chance.
+"""
+CHANGED_READ = "an equal look-up had another result after it"
+READ_NAME = "its name says that it looks something up"
+READ_DESCRIPTION = "its description says that it looks something up"
+UNKNOWN = "nothing shows that it only reads"
+DECLARED = "by the setting reads"
+
+
+@dataclass(frozen=True)
+class ToolEffect:
+    """What a tool does to the world.
+
+    Attributes:
+        tool: The name of the tool.
+        writes: Whether the tool may change the world.
+        reason: Why.
+        calls: The number of recorded calls.
+    """
+
+    tool: str
+    writes: bool
+    reason: str
+    calls: int = 0
+
+
+@dataclass
+class ToolEffects:
+    """Counts over recorded sessions from which the effects of tools are inferred.
+
+    Attributes:
+        calls: The number of calls by tool.
+        changing: By tool, how often an equal look-up had another result after a call of this tool,
+            and of no other tool that may write.
+        described: The tools whose description says that they look something up.
+    """
+
+    calls: Counter[str] = field(default_factory=Counter)
+    changing: Counter[str] = field(default_factory=Counter)
+    described: set[str] = field(default_factory=set)
+
+    def add(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Count the calls of a session."""
+        for tool in tools:
+            name, description = tool["function"]["name"], tool["function"].get("description") or ""
+            if _READ_DESCRIPTION.match(description):
+                self.described.add(name)
+        results = {
+            message["tool_call_id"]: message
+            for message in messages
+            if message["role"] == "tool" and "tool_call_id" in message
+        }
+        last_result: dict[tuple[str, str], str] = {}
+        called_since: dict[tuple[str, str], set[str]] = {}
+        for message in messages:
+            for call in message.get("tool_calls") or ():
+                name = call["function"]["name"]
+                self.calls[name] += 1
+                result = results.get(call.get("id", ""))
+                if result is None or is_failed(result):
+                    continue
+                read = (name, canonicalize_arguments(call["function"]["arguments"]))
+                called = called_since.get(read, set())
+                # A tool that is not named like a look-up is the likelier cause.
+                suspects = {tool for tool in called if not self.names_a_read(tool)} or called
+                if len(suspects) == 1 and last_result[read] != result["content"]:
+                    self.changing.update(suspects)
+                for other_read, others in called_since.items():
+                    if other_read[0] != name:
+                        others.add(name)
+                last_result[read] = result["content"]
+                called_since[read] = set()
+
+    def names_a_read(self, tool: str) -> bool:
+        """Return whether a tool's name or description says that it looks something up."""
+        return _READ_NAME.search(tool) is not None or tool in self.described
+
+    def list_effects(self, declared: Iterable[str] = ()) -> list[ToolEffect]:
+        """Return the effect of every tool that was called, ordered by name.
+
+        Args:
+            declared: The tools that only read, according to the settings. If any are declared,
+                every other tool writes.
+        """
+        reads = set(declared)
+        effects = []
+        for tool, calls in sorted(self.calls.items()):
+            if reads:
+                effect = ToolEffect(tool, tool not in reads, DECLARED, calls)
+            elif self.changing[tool] >= (MIN_CHANGES if self.names_a_read(tool) else 1):
+                effect = ToolEffect(tool, True, CHANGED_READ, calls)
+            elif _READ_NAME.search(tool):
+                effect = ToolEffect(tool, False, READ_NAME, calls)
+            elif tool in self.described:
+                effect = ToolEffect(tool, False, READ_DESCRIPTION, calls)
+            else:
+                effect = ToolEffect(tool, True, UNKNOWN, calls)
+            effects.append(effect)
+        return effects
