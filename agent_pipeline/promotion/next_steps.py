@@ -3,10 +3,11 @@
 The sentences for the reasons of a decision are in `decision_wording`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import Any
 
 from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
@@ -50,15 +51,21 @@ def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
     Raises:
         DataError: A table is damaged.
     """
+    if not lake.has(DATASET, key):
+        return HeldOutTasks({}, set())
+    return collect_tasks(read_dataset_rows(lake, key, SPLITS, columns=["task_key", "created_at"]))
+
+
+def collect_tasks(rows: Iterable[Mapping[str, Any]]) -> HeldOutTasks:
+    """Return the tasks of rows with the columns `task_key`, `created_at` and `split`."""
     first_seen: dict[str, datetime | None] = {}
     select: set[str] = set()
-    if lake.has(DATASET, key):
-        for row in read_dataset_rows(lake, key, SPLITS, columns=["task_key", "created_at"]):
-            task, created = row["task_key"], row["created_at"]
-            earlier = first_seen.get(task)
-            first_seen[task] = min(created, earlier) if created and earlier else created or earlier
-            if row["split"] == "select":
-                select.add(task)
+    for row in rows:
+        task, created = row["task_key"], row["created_at"]
+        earlier = first_seen.get(task)
+        first_seen[task] = min(created, earlier) if created and earlier else created or earlier
+        if row["split"] == "select":
+            select.add(task)
     return HeldOutTasks(first_seen, select)
 
 

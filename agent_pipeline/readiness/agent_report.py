@@ -39,7 +39,7 @@ from agent_pipeline.promotion.error_budget import (
 )
 from agent_pipeline.promotion.ledger import open_ledger
 from agent_pipeline.promotion.next_steps import (
-    HeldOutTasks,
+    collect_tasks,
     share_that_suffices,
     tasks_per_day,
 )
@@ -418,31 +418,29 @@ def _look_ahead(
     policy = resolve(agent.settings, ChampionConfig, agent.key).options
     entries = open_ledger(agent.lake, agent.key).records()
     decisions = count_decisions_in_year(entries, datetime.now(UTC).isoformat())
-    first_seen: dict[str, datetime | None] = {}
-    for facts in split.trainable:
-        task_key = split.task_keys[facts.session_id]
-        earlier, created = first_seen.get(task_key), facts.created_at
-        first_seen[task_key] = min(created, earlier) if created and earlier else created or earlier
-    select = {key for key in first_seen if split.ledger.find_split(key) == "select"}
-    turns = _count_turns_per_task(split, select, policy.select_turns)
+    tasks = collect_tasks(
+        {
+            "task_key": split.task_keys[facts.session_id],
+            "created_at": facts.created_at,
+            "split": split.ledger.find_split(split.task_keys[facts.session_id]),
+        }
+        for facts in split.trainable
+    )
+    turns = _count_turns_per_task(split, tasks.select, policy.select_turns)
     needed = count_tasks_for_decision(policy, decisions, turns)
     sizes = agent.settings.split_sizes
-    rate = tasks_per_day(first_seen.values(), last) if last else 0.0
-    missing = needed - len(select)
+    rate = tasks_per_day(tasks.first_seen.values(), last) if last else 0.0
+    missing = needed - len(tasks.select)
     can_wait = missing > 0 and rate * sizes.select > 0
     return DecisionOutlook(
-        held_out=len(select),
+        held_out=len(tasks.select),
         needed=needed,
         turns_per_task=round(turns, 1),
         gain=policy.gain_sought,
         tasks_per_day=rate,
         is_possible=missing <= 0,
         weeks=missing / (rate * sizes.select) / 7 if can_wait else None,
-        share=(
-            share_that_suffices(HeldOutTasks(first_seen, select), needed, sizes)
-            if missing > 0
-            else None
-        ),
+        share=(share_that_suffices(tasks, needed, sizes) if missing > 0 else None),
     )
 
 

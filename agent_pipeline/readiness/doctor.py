@@ -49,7 +49,7 @@ MAX_PROCESSES = 8
 def examine_in_processes(store: str | list[str], key: PartitionKey, labels: Labels) -> Examination:
     """Examine the sessions of an agent in one process per core.
 
-    Every process reads the whole store, and examines its part of the sessions.
+    Every process reads the index of the store, and examines its part of the sessions.
 
     Args:
         store: The setting `store`. Each process loads the other settings itself.

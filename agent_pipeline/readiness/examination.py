@@ -56,10 +56,10 @@ SAMPLE_SIZE = 200
 
 
 class Shard(NamedTuple):
-    """A part of an agent's sessions: those whose position in the store has a given remainder.
+    """One of several disjoint parts of an agent's sessions.
 
     Attributes:
-        remainder: The remainder of the division by `shards`.
+        remainder: Which part, from 0.
         shards: Number of parts.
     """
 
@@ -312,9 +312,7 @@ class _Pass:
         self, source: TraceSource, key: PartitionKey
     ) -> Iterator[tuple[tuple[SessionFacts, Session], Session]]:
         """Yield each session with its facts, prepared as for the table `sessions`."""
-        for stored_index, stored in enumerate(source.stored(key)):
-            if stored_index % self._shard.shards != self._shard.remainder:
-                continue
+        for stored in source.stored_share(key, self._shard.remainder, self._shard.shards):
             if self._rules.blocked.has(stored.session_id, key):
                 self.result.forgotten += 1
                 continue

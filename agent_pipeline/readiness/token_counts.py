@@ -16,7 +16,7 @@ from agent_pipeline.readiness.examination import Examination, SampledSession
 from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.length_check import check_fit, read_context_length
+from agent_pipeline.tokenization.length_check import check_fit, pick_quantile, read_context_length
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.forecast import ModelShape, measure_shape
 from agent_pipeline.training.size_defaults import (
@@ -78,8 +78,8 @@ def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | 
     lengths = sorted(_count(session, tokens, inferred) for session in examination.sample)
     return TokenCounts(
         base_model=tokens.base_model,
-        median=_pick(lengths, 0.5),
-        p90=_pick(lengths, 0.9),
+        median=pick_quantile(lengths, 0.5),
+        p90=pick_quantile(lengths, 0.9),
         longest=max(lengths[-1], _count(examination.longest, tokens, inferred)),
         sampled=len(lengths),
         context=read_context_length(tokens.folder) if tokens.folder else None,
@@ -160,7 +160,3 @@ def _count(session: SampledSession, tokens: BaseTokens, inferred: Sequence[Tool]
         except Exception:  # a template is a program; the session would be dropped
             pass
     return math.ceil(session.characters / CHARACTERS_PER_TOKEN)
-
-
-def _pick(ordered: Sequence[int], share: float) -> int:
-    return ordered[math.ceil(share * len(ordered)) - 1]

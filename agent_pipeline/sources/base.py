@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -92,6 +93,19 @@ class TraceSource(ABC):
         """
         for session in self.sessions(key):
             yield as_stored(session)
+
+    def stored_share(self, key: PartitionKey, remainder: int, shares: int) -> Iterator[Stored]:
+        """Yield one of several disjoint shares of the sessions, for several processes.
+
+        A source that can skip sessions without reading them overrides this method. It raises the
+        same errors as `sessions`.
+
+        Args:
+            key: The partition.
+            remainder: Which share to yield, from 0.
+            shares: Number of shares.
+        """
+        return islice(self.stored(key), remainder, None, shares)
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         """Yield every session with its history as Responses items.

@@ -27,7 +27,17 @@ def summarize_lengths(lengths: Sequence[int]) -> dict[str, int]:
         return {}
     ordered = sorted(lengths)
     shares = {"median": 0.5, "p95": 0.95, "longest": 1.0}
-    return {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in shares.items()}
+    return {name: pick_quantile(ordered, share) for name, share in shares.items()}
+
+
+def pick_quantile(ordered: Sequence[int], share: float) -> int:
+    """Return the smallest of the ordered lengths that this share of the lengths does not exceed.
+
+    Example:
+        >>> pick_quantile([1, 2, 3, 4], 0.5)
+        2
+    """
+    return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def check_fit(

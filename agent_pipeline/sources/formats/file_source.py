@@ -10,6 +10,7 @@ a platform's running server are read one by one, in the same way as files.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ from agent_pipeline.sources.base import (
     Stored,
     TraceSource,
     add_note,
+    as_stored,
     changed,
     digest,
     files_of,
@@ -195,6 +197,23 @@ class FileSource(TraceSource):
                         branch_id,
                     ),
                 )
+
+    def stored_share(self, key: PartitionKey, remainder: int, shares: int) -> Iterator[Stored]:
+        """Yield the sessions of a share. The records of other sessions are not read.
+
+        A reader that compares sessions with each other, in a method `sessions` of its own, reads
+        all sessions.
+        """
+        if self._service is not None or type(self).sessions is not FileSource.sessions:
+            yield from super().stored_share(key, remainder, shares)
+            return
+        try:
+            locations_in_share = islice(self._locations_of(key), remainder, None, shares)
+            for session_id, locations in locations_in_share:
+                for session in self._built(key, session_id, locations):
+                    yield as_stored(session)
+        finally:
+            self._reader.close()
 
     def signature(self) -> str:
         return self._service.signature() if self._service else super().signature()
