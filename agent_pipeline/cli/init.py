@@ -93,7 +93,8 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
     report = first_report
     if changes_report(proposed.added, examiner.settings):
-        report = replace(make_doctor(None), unknown=examiner.unknown).report(note_progress)
+        second = replace(make_doctor(None), unknown=examiner.unknown, earlier=examiner)
+        report = second.report(note_progress)
     for line in describe_readiness(report):
         typer.echo(line)
     what = ", ".join(choice.full_name for choice in proposed.added) or "nothing was missing"

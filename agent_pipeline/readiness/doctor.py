@@ -8,7 +8,13 @@ from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from agent_pipeline.config.assets import AdapterConfig
+from agent_pipeline.config.assets import (
+    AdapterConfig,
+    CurationConfig,
+    ServingConfig,
+    SessionsConfig,
+    SftConfig,
+)
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import PipelineError, without_credentials
@@ -73,6 +79,19 @@ def examine_shard(
     return examine(settings.open_store(), key, rules, labels, shard=shard)
 
 
+@dataclass(frozen=True)
+class Examined:
+    """The examined sessions of an agent.
+
+    Attributes:
+        deciding: The options and labels that decide on the sessions.
+        examination: The result.
+    """
+
+    deciding: list[object]
+    examination: Examination
+
+
 @dataclass
 class Doctor:
     """The examiner of the agents of the stores that the settings name.
@@ -83,6 +102,8 @@ class Doctor:
         open_judge: Returns the language model that judges, within given limits.
         prices: Prices of today's model and of an own model.
         unknown: Files beside the stores that no reader knows.
+        earlier: The examiner of the same stores with other settings. Sessions are examined again
+            only if a setting changed that decides on them.
         uses_model: Whether the tokenizer and the speed of the machine are used. Without them, the
             report says nothing about lengths and about the training run, and PyTorch is not loaded.
     """
@@ -92,8 +113,10 @@ class Doctor:
     open_judge: Callable[[SpendLimits], LlmJudge]
     prices: Prices = NO_PRICES
     unknown: list[str] = field(default_factory=list)
+    earlier: "Doctor | None" = None
     uses_model: bool = True
     _tokens: dict[str, BaseTokens] = field(default_factory=dict)
+    _examined: dict[PartitionKey, "Examined"] = field(default_factory=dict)
 
     def report(self, noting: Callable[[PartitionKey], None] = lambda key: None) -> Readiness:
         """Return the report on all agents and on the machine.
@@ -135,18 +158,23 @@ class Doctor:
         """
         labels = self.read_labels(key)
         rules = ExaminationRules.load(self.settings, lake, key, labels)
-        has_llm = resolve(self.settings, JudgingOptions, key).options.policy.has_judge("llm")
-        llm = self.open_judge(CACHED_ANSWERS_ONLY) if has_llm else None
-        if llm or not self._is_large():
-            source.notes.clear()
-            examination = examine(source, key, rules, labels, llm)
-        else:
-            examination = examine_in_processes(self.settings.store, key, labels)
-        unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
-        examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
+        deciding = [self.settings.reading(key), labels.by_id] + [
+            resolve(self.settings, options, key).options
+            for options in (
+                SessionsConfig,
+                JudgingOptions,
+                CurationConfig,
+                ServingConfig,
+                SftConfig,
+            )
+        ]
+        examined = self.earlier._examined.get(key) if self.earlier else None
+        if examined is None or examined.deciding != deciding:
+            examined = Examined(deciding, self._examine(source, key, rules, labels))
+        self._examined[key] = examined
         adapter = resolve(self.settings, AdapterConfig, key).options
         return report_agent(
-            examination,
+            examined.examination,
             AgentSettingsInForce(
                 self.settings,
                 lake,
@@ -160,10 +188,26 @@ class Doctor:
             ),
         )
 
+    def _examine(
+        self, source: TraceSource, key: PartitionKey, rules: ExaminationRules, labels: Labels
+    ) -> Examination:
+        """Examine the sessions of an agent."""
+        llm = (
+            self.open_judge(CACHED_ANSWERS_ONLY) if rules.judging.policy.has_judge("llm") else None
+        )
+        if llm or not self._is_large():
+            source.notes.clear()
+            examination = examine(source, key, rules, labels, llm)
+        else:
+            examination = examine_in_processes(self.settings.store, key, labels)
+        unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
+        examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
+        return examination
+
     @cached_property
     def training_machine(self) -> TrainingMachine:
         """The device on which models are trained, which is measured once."""
-        return TrainingMachine.measure()
+        return self.earlier.training_machine if self.earlier else TrainingMachine.measure()
 
     def _is_large(self) -> bool:
         """Return whether the stores are large enough for several processes."""
@@ -174,6 +218,8 @@ class Doctor:
 
     def _load_tokens(self, base_model: str) -> BaseTokens:
         """Return the tokenizer of a base model, which is loaded once."""
+        if self.earlier and base_model in self.earlier._tokens:
+            return self.earlier._tokens[base_model]
         if base_model not in self._tokens:
             settings = self.settings
             self._tokens[base_model] = load_tokens(

@@ -8,7 +8,7 @@ prepare, judge and check each session. Nothing is written. Counting over all ses
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,7 @@ from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
 from agent_pipeline.judging.verdict_policy import JudgedSession, name_group
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
+from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.readiness.scripts_of_writing import find_script
 from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.sessions.session import (
@@ -229,6 +230,7 @@ class Examination:
         schemas: The shapes of the calls of sessions without tools.
         forgotten: Number of the store's sessions that are on the block list.
         notes: Sentences for the user.
+        token_counts: The lengths of the sessions, by the base model whose tokens were counted.
     """
 
     sessions: list[SessionFacts]
@@ -238,6 +240,7 @@ class Examination:
     schemas: ToolSchemas
     forgotten: int
     notes: list[str]
+    token_counts: dict[str, TokenCounts] = field(default_factory=dict)
 
 
 def examine(

@@ -11,6 +11,7 @@ import pytest
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.screen import WIDTH, describe_readiness
 from agent_pipeline.readiness.scripts_of_writing import find_script
 from agent_pipeline.selection.leaks import find_leaks
@@ -103,6 +104,33 @@ def test_report_uses_the_ledger_of_the_lake(tmp_path: Path) -> None:
     recorded = examine_one(store, lake=str(tmp_path / "lake"), split=split)
     assert recorded.tasks.rows == examine_one(store, lake=str(tmp_path / "empty")).tasks.rows
     assert examine_one(store, lake=str(tmp_path / "empty"), split=split).tasks.rows["train"] < 20
+
+
+@pytest.mark.parametrize(
+    ("change", "is_reused"),
+    [({"assets": {"sft_adapter": {"max_length": 512}}}, True), ({"system_prompt": "Hi."}, False)],
+)
+def test_second_report_examines_again_only_what_changed(
+    tmp_path: Path, change: dict[str, object], is_reused: bool
+) -> None:
+    """A new length does not change the sessions; a new system prompt does."""
+    chats = [chat(f"s-{n}", f"find thing {n}", judgment="acceptable") for n in range(12)]
+    store = write_chats(tmp_path / "chats.jsonl", chats)
+    plain = {"store": str(store), "lake": str(tmp_path / "lake")}
+    first = make_doctor(load_settings(**plain))
+    first.report()
+    second = make_doctor(load_settings(**plain, agents={"p/a": change}))
+    fresh = second.report()
+    second.earlier = first
+    assert replace_seconds(second.report()) == replace_seconds(fresh)
+    (examined,) = second._examined.values()
+    (first_examined,) = first._examined.values()
+    assert (examined is first_examined) is is_reused
+
+
+def replace_seconds(report: Readiness) -> list[AgentReport]:
+    """The reports on the agents without what is measured."""
+    return [msgspec.structs.replace(agent, training=None) for agent in report.agents]
 
 
 def test_unjudged_sessions(tmp_path: Path) -> None:
