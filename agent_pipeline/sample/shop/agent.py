@@ -68,6 +68,9 @@ PHRASES = {
 }
 
 
+DIGITS = "0123456789"
+
+
 @dataclass(frozen=True)
 class Request:
     """A request that a user makes to the support agent.
@@ -158,8 +161,10 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
         return decide_refund(request, order, facts, mind)
-    facts = f"{facts}, rule: {request.rules.cancellable}."
-    if not request.rules.allow(order, None) and mind.obeys:
+    is_allowed = request.rules.allow(order, None)
+    rule = f"rule: {request.rules.cancellable}, {status}: {'yes' if is_allowed else 'no'}"
+    facts = f"{facts}, {rule}."
+    if not is_allowed and mind.obeys:
         return mind.voice("shipped", order=order_id).after(facts)
     return Call("cancel", {"order": order_id}, facts)
 
@@ -199,8 +204,11 @@ def decide_refund(request: Request, order: dict[str, Any], facts: str, mind: Min
 def compare(value: int, bound: int, size: int) -> str:
     """Return the comparison of a value with a bound, digit by digit, up to the first difference.
 
-    For example, `25 of 10: 2 > 1`, `21 of 28: 2 = 2, 1 < 8` and `05 of 30: 0 < 3`. Small models
-    cannot compare numbers that they did not see in training, but they can compare digits.
+    The two digits are written first. If they differ, the agent counts from 0 to the smaller digit,
+    which decides. For example, `25 of 10: 2-1 01 >`, `21 of 28: 2-2 =, 1-8 01 <` and `05 of 30: 0-3
+    0 <`. Small models cannot compare numbers that they did not see in training, and they do not
+    learn the order of all pairs of digits from a few hundred examples. But they can count, and they
+    see which of the two digits they have reached.
 
     Args:
         value: The value.
@@ -210,8 +218,12 @@ def compare(value: int, bound: int, size: int) -> str:
     digits, bound_digits = f"{value:0{size}d}", f"{bound:0{size}d}"
     steps = []
     for digit, bound_digit in zip(digits, bound_digits, strict=True):
-        relation = "=" if digit == bound_digit else ">" if digit > bound_digit else "<"
-        steps.append(f"{digit} {relation} {bound_digit}")
-        if relation != "=":
-            break
+        if digit == bound_digit:
+            steps.append(f"{digit}-{bound_digit} =")
+            continue
+        smaller = min(digit, bound_digit)
+        count = DIGITS[: int(smaller) + 1]
+        relation = "<" if digit == smaller else ">"
+        steps.append(f"{digit}-{bound_digit} {count} {relation}")
+        break
     return f"{digits} of {bound_digits}: {', '.join(steps)}"

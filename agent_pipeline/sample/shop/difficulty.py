@@ -9,7 +9,7 @@ CASES = {
     "refund all": 16,
     "refund part": 18,
     "refund late": 18,
-    "refund large": 7,
+    "refund large": 10,
     "cancel open": 14,
     "cancel shipped": 14,
     "unwanted open": 5,
@@ -51,7 +51,7 @@ PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
 numbers but not primes.
 """
 
-MULTIPLE = 0.4
+MULTIPLE = 0.5
 """The share of orders with 2 to 4 units among orders that do not need several units. Orders of
 `refund part` always have several units.
 """

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-RETURN_DAYS = (5, 7, 8, 10, 12, 15, 18, 20, 21, 24, 25, 28, 30, 35, 40, 42, 45, 50, 56, 60)
-"""The refund windows of the sample's tasks, in days after delivery."""
+RETURN_DAYS = (10, 12, 13, 15, 18, 20, 21, 23, 24, 25, 28, 30, 33, 35, 40, 42, 45, 50, 56, 60)
+"""The refund windows of the sample's tasks, in days after delivery. All have two digits, because
+small models often forget the leading zero of a bound.
+"""
 
-OTHER_RETURN_DAYS = (6, 9, 14, 16, 22, 27, 32, 38, 48, 54)
+OTHER_RETURN_DAYS = (11, 14, 16, 17, 22, 27, 32, 38, 48, 54)
 """The refund windows of the variant `changed_rule`. No session of the sample has them."""
 
-LIMITS = (40, 50, 60, 80, 100, 120, 150)
+LIMITS = (100, 110, 120, 140, 150, 180, 200)
 """The largest refunds in dollars, for tasks whose rules have such a limit."""
 
 
