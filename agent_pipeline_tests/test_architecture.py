@@ -12,7 +12,7 @@ ROOMS = (
     "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "promotion",
     "config", "readiness", "governance", "compute", "method_comparison", "worker", "compat", "sample", "pages",
-    "defs",
+    "testing", "defs",
     "definitions", "component", "cli",
 )  # fmt: skip
 """From the bottom up: a room may import itself and those before it."""
