@@ -119,10 +119,10 @@ def chat(
 
     key, settings = parse_key(partition), load_settings()
     lake = settings.open_lake()
-    scene = _open_scene(settings, lake, key, tools, task)
+    names = [_resolve_model(lake, key, name) for name in [model, *([compare] if compare else [])]]
+    scene = _open_scene(settings, key, names[0], tools, task)
     usual = resolve(settings, EpisodesConfig, key).options
     limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
-    names = [_resolve_model(lake, key, name) for name in [model, *([compare] if compare else [])]]
     with ExitStack() as stack:
         players: dict[str, Player] = {}
         for name in names:
@@ -154,15 +154,13 @@ def _resolve_model(lake: "Lake", key: PartitionKey, name: str) -> str:
     return name
 
 
-def _open_scene(
-    settings: Settings, lake: "Lake", key: PartitionKey, tools: str, task: str
-) -> Scene:
+def _open_scene(settings: Settings, key: PartitionKey, model: str, tools: str, task: str) -> Scene:
     """Find out who answers the calls, and how the chat begins.
 
     Args:
         settings: The settings.
-        lake: The lake.
         key: The agent's partition.
+        model: The first model, which begins with the system prompt and tools of its training.
         tools: The option --tools.
         task: The option --task.
 
@@ -171,9 +169,9 @@ def _open_scene(
         DataError: The agent has no rows.
     """
     from agent_pipeline.compute.params import common_params
-    from agent_pipeline.evaluation.agent_prompt import find_agent_prompt, read_prompt_rows
+    from agent_pipeline.promotion.model_prompt import read_model_prompt
 
-    world = settings.world(key)
+    lake, world = settings.open_lake(), settings.world(key)
     choice = tools or ("world" if world else "ask")
     if choice not in ("world", "ask", "none"):
         raise SettingsError(f"--tools cannot be {choice!r}: choose world, ask or none.")
@@ -187,7 +185,7 @@ def _open_scene(
         return Scene(world, _choose_task(params, world, lake, key, task), [], [])
     if task:
         raise SettingsError("--task needs a world: leave out --task, or use --tools world.")
-    prompt = find_agent_prompt(params.shown_to_models(read_prompt_rows(lake, key)))
+    prompt = read_model_prompt(lake, key, model, params.shown_to_models)
     if prompt.variants > 1:
         _print(
             f"note: The sessions of {key} begin in {prompt.variants} ways (system prompt and "

@@ -93,20 +93,17 @@ def serve(
 
 
 def _read_prompt(settings: Settings, key: PartitionKey) -> "AgentPrompt":
-    """Return the agent's system prompt and tools, or none if the agent has no rows any more."""
+    """Return the system prompt and tools of the champion's training, or none if none is known."""
     from agent_pipeline.compute.params import common_params
-    from agent_pipeline.evaluation.agent_prompt import (
-        AgentPrompt,
-        find_agent_prompt,
-        read_prompt_rows,
-    )
+    from agent_pipeline.evaluation.agent_prompt import AgentPrompt
+    from agent_pipeline.promotion.model_prompt import read_model_prompt
 
+    show = common_params(settings, key).shown_to_models
     try:
-        rows = read_prompt_rows(settings.open_lake(), key)
+        return read_model_prompt(settings.open_lake(), key, "champion", show)
     except DataError as error:
         _print(f"note: {error}")
         return AgentPrompt([], [])
-    return find_agent_prompt(common_params(settings, key).shown_to_models(rows))
 
 
 def _find_served(settings: Settings, key: PartitionKey) -> "Served":

@@ -1,4 +1,4 @@
-"""The system prompt and the tools with which an agent's model was trained."""
+"""The system prompt and the tools with which the rows of an agent begin."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def read_prompt_rows(lake: Lake, key: PartitionKey) -> list[DatasetRow]:
         DataError: The agent has no rows.
     """
     for split in ("train", "select", "test"):
-        rows = read_dataset_rows(lake, key, (split,), columns=["messages", "tools"])
+        rows = read_dataset_rows(lake, key, (split,), columns=["messages", "tools", "task_key"])
         if first_rows := list(islice(rows, MAX_ROWS)):
             return first_rows
     raise DataError(
