@@ -14,12 +14,14 @@ from agent_pipeline.cli.webserver import OwnPagesOnly
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.pages.app import make_app
 from agent_pipeline.promotion.approval import hold_back
+from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests import lakes
 from agent_pipeline_tests.browser import Elements, opened, tab
+from agent_pipeline_tests.evaluation import test_page as evaluation_page
 from agent_pipeline_tests.judging.sessions import calls, result
 from agent_pipeline_tests.pages.sites import KEY, judged_row, put_judged, serving
 
@@ -183,34 +185,6 @@ def test_same_elements(lake: Lake, client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_no_script_runs(tmp_path: Path) -> None:
-    """In a real browser, no script of a session runs, also after every link was clicked."""
-    rows = [hostile_row(text) for text in (*HOSTILE, " ".join(HOSTILE[:9]))]
-    put_judged(Lake(str(tmp_path / "lake")), rows)
-    taken = "document.documentElement.dataset.taken ?? 'no'"
-    with serving(tmp_path, "pages") as (address, _), tab(tmp_path / "profile") as browser:
-        paths = [f"/{KEY}/sessions"]
-        paths += [f"/{KEY}/session?id={quote(row['session_id'], safe='')}" for row in rows]
-        for path in paths:
-            browser.open(address + path)
-            browser.wait_for(
-                "document.readyState === 'complete' && !!document.querySelector('nav')"
-            )
-            browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-            browser.evaluate(
-                "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
-                "e.dispatchEvent(new MouseEvent('mouseover')); })"
-            )
-            assert browser.evaluate(taken) == "no", path
-            assert (
-                browser.evaluate("document.querySelectorAll('main script, iframe, base').length")
-                == 0
-            )
-            hrefs = browser.evaluate("[...document.links].map(link => link.protocol)")
-            assert set(hrefs) == {"http:"}
-
-
-@pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
     """The pages as single files load nothing, lead to each other, and run no session's script."""
     from agent_pipeline.pages.files import write_pages
@@ -272,6 +246,70 @@ def put_episodes(lake: Lake, text: str, players: Sequence[str] = ("base", "model
     lakes.artifact(
         lake, "episodes", KEY, {"of": [text, *players]}, {"episodes.jsonl": body}, report
     )
+
+
+def put_hostile_pages(lake: Lake) -> list[str]:
+    """Fill a lake with hostile texts, and return the paths of all kinds of pages.
+
+    The stored pages also contain scripts as if a template had forgotten to escape them.
+    """
+    rows = [hostile_row(text) for text in (*HOSTILE, " ".join(HOSTILE[:9]))]
+    put_judged(lake, rows)
+    text = " ".join(HOSTILE[:8])
+    put_episodes(lake, text)
+    stored = evaluation_page.page_of(evaluation_page.hostile_items(text), text)
+    stored = stored.replace("</h1>", f"</h1>{HOSTILE[0]}{HOSTILE[1]}", 1)
+    assert HOSTILE[0] in stored
+    for asset in ("evaluation", CHAMPION):
+        lakes.artifact(lake, asset, KEY, files={"report.html": stored})
+    exported = lakes.artifact(lake, EXPORT, KEY, {"adapter": text}, {"model.gguf": "GGUF"})
+    hold_back(lake, KEY, "", text)
+    lake.set_champion(exported, text, text)
+    night = Path(lake.root.path) / "nights" / "2026-01-02T0200.html"
+    night.parent.mkdir()
+    night.write_text(stored, encoding="utf-8")
+    pages = ["sessions", "review", "evaluation", "decision", "episodes", "night"]
+    return [
+        "/",
+        f"/nights/{night.name}",
+        *(f"/{KEY}/{page}" for page in pages),
+        *(f"/{KEY}/session?id={quote(row['session_id'], safe='')}" for row in rows),
+    ]
+
+
+def test_hostile_pages_are_all_pages(lake: Lake, client: TestClient) -> None:
+    """A new kind of page must be opened with hostile texts, too."""
+    paths = put_hostile_pages(lake)
+    opened_kinds = {
+        path.partition("?")[0].replace(f"/{KEY}", "/{project}/{agent}") for path in paths
+    }
+    routes = {route.path for route in make_app(load_settings()).routes if "GET" in route.methods}
+    kinds = {path.replace("/{name}", "/2026-01-02T0200.html") for path in routes}
+    assert kinds - opened_kinds == {"/static/2026-01-02T0200.html"}
+    assert {client.get(path).status_code for path in paths} == {200}
+
+
+@pytest.mark.slow
+def test_no_script_runs(tmp_path: Path) -> None:
+    """In a real browser, no script of a session runs, whatever is opened, focused and touched."""
+    paths = put_hostile_pages(Lake(str(tmp_path / "lake")))
+    taken = "document.documentElement.dataset.taken ?? (document.title === 'taken' ? 'yes' : 'no')"
+    with serving(tmp_path, "pages") as (address, _), tab(tmp_path / "profile") as browser:
+        for path in paths:
+            browser.open(address + path)
+            browser.wait_for(
+                f"document.readyState === 'complete' && location.href === {json.dumps(address + path)}"
+                " && !!document.querySelector('main, h1')"
+            )
+            browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+            browser.evaluate(
+                "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
+                "e.dispatchEvent(new MouseEvent('mouseover')); })"
+            )
+            assert browser.evaluate(taken) == "no", path
+            assert browser.evaluate("document.querySelectorAll('iframe, base').length") == 0
+            hrefs = browser.evaluate("[...document.links].map(link => link.protocol)")
+            assert set(hrefs) <= {"http:"}, path
 
 
 @pytest.mark.parametrize("players", [("base", "model"), ("model",)])
