@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 from agent_pipeline.evaluation.episodes import Episode, play
 from agent_pipeline.evaluation.players import recorded_player
@@ -83,5 +84,5 @@ def _to_message(reply: str | ToolCall | Message) -> Message:
     if isinstance(reply, str):
         return {"role": "assistant", "content": reply}
     if "function" in reply:
-        return {"role": "assistant", "content": "", "tool_calls": [reply]}
-    return reply
+        return {"role": "assistant", "content": "", "tool_calls": [cast(ToolCall, reply)]}
+    return cast(Message, reply)
