@@ -229,7 +229,9 @@ class Settings(BaseSettings):
     assets: AssetValues = Field(
         default={}, description="Settings of the assets of all agents, by asset."
     )
-    agents: dict[str, AgentSettings] = {}
+    agents: dict[str, AgentSettings] = Field(
+        default={}, description="Settings of single agents, by partition such as shop/support."
+    )
     methods: dict[str, MethodSettings] = Field(
         default={}, description="Training methods of your own for method_comparison, by id."
     )

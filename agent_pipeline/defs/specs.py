@@ -155,29 +155,25 @@ def check_result(
     check: str | None = None,
     blocks: bool = True,
 ) -> dg.AssetCheckResult:
-    """Return the result of a check, with a reason if the check failed.
+    """Return the result of a check with a description.
 
-    Every check uses this function, so that no failure is without a reason.
+    Every check uses this function, so that no result is without a description.
 
     Args:
         passed: Whether the check passed.
-        why: The reason of a failure, for the shell, the UI and notifications. If it is empty,
-            the figures of the
-            metadata are the reason.
+        why: The reason, for the shell, the UI and notifications. If it is empty, the figures of
+            the metadata are the description.
         metadata: The figures of the check.
         check: The name of a check that an asset makes itself.
         blocks: Whether a failure is an error; otherwise it is a warning.
     """
-    if not passed and not why:
-        figures = {
-            name: value
+    if not why:
+        figures = [
+            f"{name.replace('_', ' ')}: {value}"
             for name, value in (metadata or {}).items()
-            if isinstance(value, str | int | float)
-        }
-        why = (
-            ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in figures.items())
-            or "see the check in the UI"
-        )
+            if isinstance(value, str | int | float) and value != ""
+        ]
+        why = ", ".join(figures) or ("no findings" if passed else "see the check in the UI")
     severity = dg.AssetCheckSeverity.ERROR if blocks else dg.AssetCheckSeverity.WARN
     return dg.AssetCheckResult(
         passed=passed, check_name=check, severity=severity, description=why, metadata=metadata or {}

@@ -85,4 +85,4 @@ def _to_message(reply: str | ToolCall | Message) -> Message:
         return {"role": "assistant", "content": reply}
     if "function" in reply:
         return {"role": "assistant", "content": "", "tool_calls": [cast(ToolCall, reply)]}
-    return cast(Message, reply)
+    return reply

@@ -109,7 +109,8 @@ def test_check_that_fails_says_why_in_the_shell() -> None:
         == "near duplicates: 3"
     )
     assert check_result(False, "").description
-    assert check_result(True, None).description is None
+    assert check_result(True, None).description
+    assert check_result(True, None, {"rows": 3, "sessions": ""}).description == "rows: 3"
 
     @dg.asset(check_specs=[dg.AssetCheckSpec("all_is_well", asset="made")], dagster_type=dg.Any)
     def made() -> dg.MaterializeResult:

@@ -9,6 +9,7 @@ import dagster as dg
 from agent_pipeline.config.assets import ADAPTER, ASSETS
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.io_managers.parquet import COLUMN_SCHEMA
+from agent_pipeline.defs.metadata_keys import ASSET_METADATA, CHECK_METADATA
 from agent_pipeline.defs.specs import FRESHNESS
 from agent_pipeline_tests.docs.markdown import GENERATED, join_parts, make_table, wrap
 from agent_pipeline_tests.docs.pages import DOCS
@@ -157,6 +158,23 @@ def describe_assets() -> Iterator[str]:
     )
 
 
+def describe_metadata() -> Iterator[str]:
+    """Yield the part of the page that describes metadata keys."""
+    yield "## Metadata"
+    yield (
+        "The UI shows these keys on the page of an asset. Keys that begin with `dagster/` are "
+        "Dagster's own. `sft_report` and similar keys are the reports of single training steps.\n"
+        "Under *Plots*, the UI shows how the numbers change from night to night."
+    )
+    yield make_table(
+        ("key", "meaning"), ((f"`{key}`", text) for key, text in sorted(ASSET_METADATA.items()))
+    )
+    yield "The results of checks have the same keys, and these:"
+    yield make_table(
+        ("key", "meaning"), ((f"`{key}`", text) for key, text in sorted(CHECK_METADATA.items()))
+    )
+
+
 def describe_automation() -> Iterator[str]:
     """Yield the parts of the page that describe jobs, schedules and sensors."""
     repository = defs.get_repository_def()
@@ -197,7 +215,7 @@ def describe_automation() -> Iterator[str]:
 def render_assets_page() -> str:
     """Return the page of the assets."""
     page = ["# Assets and columns", GENERATED, INTRODUCTION.strip()]
-    return join_parts([*page, *describe_assets(), *describe_automation()])
+    return join_parts([*page, *describe_assets(), *describe_metadata(), *describe_automation()])
 
 
 if __name__ == "__main__":

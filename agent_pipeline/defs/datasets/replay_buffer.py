@@ -40,6 +40,7 @@ def replay_buffer(
             value=buffer.table,
             data_version=version(buffer.table.sha256),
             metadata={
+                "rows": buffer.table.rows,
                 "rows_before": buffer.before,
                 "forgotten": buffer.forgotten,
                 "trained_on": buffer.trained,

@@ -92,6 +92,7 @@ def gguf_export(
             )
         tokens = sum(texts.tokens for texts in report.template.values() if texts)
         metadata = {
+            "greedy_answers": "; ".join(f"{kind}: {text}" for kind, text in exact.items()),
             "parity": parity,
             "tokens_compared": tokens,
             "report": dg.MetadataValue.json(result["report"]),

@@ -17,7 +17,7 @@ from agent_pipeline.config.assets import ADAPTER, ASSETS, STEP_GROUPS, AdapterCo
 from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.artifacts import ArtifactChain
-from agent_pipeline.defs.metadata import curve, numbers, table
+from agent_pipeline.defs.metadata import curve, numbers, sparkline, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import resolve_for_run, show_settings, step_fields
@@ -219,8 +219,9 @@ def _materialization(
     """
     first, last = steps[0], trained_last(steps)
     metadata: dict[str, Any] = {
+        "loss": sparkline([entry["loss"] for entry in last.trained.log_history]),
         **numbers({"loss_last": last.trained.loss_last, "loss_first": last.trained.loss_first}),
-        "loss": curve(
+        "loss_curve": curve(
             [(entry["step"], entry["loss"]) for entry in last.trained.log_history],
             "training loss",
             "training step",

@@ -111,11 +111,11 @@ def episodes(
         if confidence:
             shares["unsure_turns"] = confidence.unsure / confidence.turns
         metadata = {
+            **numbers(shares),
             "figures": table(head, rows),
             "confidence": describe_confidence(confidence),
             "variants": table(variant_head, variants),
             "report": dg.MetadataValue.json(result["report"]),
-            **numbers(shares),
         }
         done = f"it does {report.model.done} tasks"
         if report.against:

@@ -23,6 +23,12 @@ from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.reports.page import PAGE, Split, figure_rows
 
 BETTER = "adapter_beats_its_base"
+FIGURES = tuple(
+    dict.fromkeys(
+        ["exact_call_accuracy", *METRICS, "heldout_loss", "decision_auc", "verified_calls"]
+    )
+)
+"""The model's figures in the metadata, the most important figure first. Dagster plots them."""
 
 
 @dg.asset(
@@ -71,15 +77,10 @@ def evaluation(
         report = parse_evaluation_report(result["report"])
         head, *rows = figure_rows(Split("test", report))
         metadata = {
-            "candidate": adapter.asset,
-            "heldout_tasks": report.tasks,
+            **numbers({name: report.adapter.figure(name) for name in FIGURES}),
             "comparison": table(head, rows),
-            **numbers(
-                {
-                    name: report.adapter.figure(name)
-                    for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS)
-                }
-            ),
+            "heldout_tasks": report.tasks,
+            "candidate": adapter.asset,
             "report": dg.MetadataValue.json(
                 {name: value for name, value in result["report"].items() if name != "examples"}
             ),
