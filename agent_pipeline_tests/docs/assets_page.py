@@ -161,9 +161,9 @@ def describe_assets() -> Iterator[str]:
 def describe_metadata() -> Iterator[str]:
     """Yield the part of the page that describes metadata keys."""
     yield "## Metadata"
-    yield (
+    yield wrap(
         "The UI shows these keys on the page of an asset. Keys that begin with `dagster/` are "
-        "Dagster's own. `sft_report` and similar keys are the reports of single training steps.\n"
+        "Dagster's own. `sft_report` and similar keys are the reports of single training steps. "
         "Under *Plots*, the UI shows how the numbers change from night to night."
     )
     yield make_table(

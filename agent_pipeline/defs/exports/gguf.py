@@ -76,11 +76,12 @@ def gguf_export(
         exact = {
             kind: f"{answers} greedy answers exact" for kind, answers in report.answers.items()
         }
+        greedy_answers = "; ".join(f"{kind}: {text}" for kind, text in exact.items())
         why = (
             "; ".join(f"{kind}: {reason}" for kind, reason in report.failed.items())
             or f"the served file has {exact}"
         )
-        check = check_result(report.ok, None if report.ok else why, exact, CHECK)
+        check = check_result(report.ok, greedy_answers if report.ok else why, exact, CHECK)
         if not report.ok:
             yield check
             raise dg.Failure(
@@ -92,7 +93,7 @@ def gguf_export(
             )
         tokens = sum(texts.tokens for texts in report.template.values() if texts)
         metadata = {
-            "greedy_answers": "; ".join(f"{kind}: {text}" for kind, text in exact.items()),
+            "greedy_answers": greedy_answers,
             "parity": parity,
             "tokens_compared": tokens,
             "report": dg.MetadataValue.json(result["report"]),
