@@ -212,6 +212,7 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
         config: The options of `episodes`.
         alone: Whether the base model plays no tasks for comparison.
         held_out: The split whose tasks are played.
+        preconditions: The preconditions of the agent's tools, by tool.
     """
 
     adapter: ArtifactReference
@@ -220,6 +221,7 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     config: OptionValues
     alone: bool
     held_out: Literal["select", "test"]
+    preconditions: dict[str, list[str]] = {}
 
 
 class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
@@ -246,6 +248,7 @@ class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
     config: OptionValues
     alone: bool
     held_out: Literal["select", "test"]
+    preconditions: dict[str, list[str]] = {}
 
 
 class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ How an episode runs stands in `evaluation.episodes`, and what its report contain
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from agent_pipeline.evaluation.episodes import (
     play_side_by_side,
 )
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
-from agent_pipeline.evaluation.variants import VARIANT
+from agent_pipeline.evaluation.variants import RENAMED_TOOL, VARIANT
 from agent_pipeline.evaluation.worlds import load_world, make_fresh_tasks
 from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.llm_client import Endpoint
+from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import fast_device
@@ -124,6 +126,32 @@ def play_all(
             10 * max_turns,
         )
     return make_episode_report(world, tasks, trials, played), played
+
+
+def check_preconditions(
+    played: Mapping[str, list[Episode]], preconditions: Preconditions
+) -> dict[str, list[Episode]]:
+    """Return the episodes of all players with the preconditions that their calls broke.
+
+    The preconditions name tools as the world does, so episodes with a renamed tool are not checked.
+    """
+    if not preconditions:
+        return dict(played)
+    return {
+        player: [
+            episode
+            if episode.variant == RENAMED_TOOL
+            else replace(
+                episode,
+                broken_preconditions=[
+                    str(broken)
+                    for broken in preconditions.find_broken(episode.messages, episode.tools)
+                ],
+            )
+            for episode in episodes
+        ]
+        for player, episodes in played.items()
+    }
 
 
 def play_by(

@@ -353,6 +353,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     )
     from agent_pipeline.compute.playing import (
         OpenedPlayer,
+        check_preconditions,
         count_episodes_of,
         gguf_player,
         memory_player,
@@ -364,8 +365,9 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
     from agent_pipeline.evaluation.worlds import hash_world_source
     from agent_pipeline.export.serving_folder import served_form
+    from agent_pipeline.judging.preconditions import Preconditions
     from agent_pipeline.models.device import fast_device
-    from agent_pipeline.reports.episode_report import write_transcripts
+    from agent_pipeline.reports.episode_report import make_episode_report, write_transcripts
 
     lake, key, config = params.open_lake(), params.key, params.config
     stored_rows = heldout_rows(lake, key, params.held_out)
@@ -394,6 +396,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         config["fresh_seed"],
         in_store=played_before,
     )
+    preconditions = Preconditions.parse(params.preconditions)
     variants = [] if params.alone else choose_variants(config["variants"], params.world)
     made_from = {
         "adapter": adapter.identity,
@@ -408,6 +411,9 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     }
     if params.alone:
         made_from["alone"] = True
+    if preconditions:
+        made_from["preconditions"] = params.preconditions
+        made_from["preconditions_sha256"] = preconditions.hash_source()
     if played_before and config["fresh_tasks"]:
         made_from["not_fresh"] = played_before
     # `forget` finds an artifact by its sessions. The recorded agent may play another trial of a
@@ -446,15 +452,19 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
             players["model"] = memory_player(base, adapter.path, adapter.path, *limits)
         if not params.alone:
             players["base"] = play_base()
+        varied = vary_tasks(tasks, variants, config["variant_tasks"])
         report, played = play_all(
             params.world,
-            tasks + vary_tasks(tasks, variants, config["variant_tasks"]),
+            tasks + varied,
             players,
             recorded,
             turns,
             trials,
             progress,
         )
+        if preconditions:
+            played = check_preconditions(played, preconditions)
+            report = make_episode_report(params.world, tasks + varied, trials, played)
         write_transcripts(folder, report, played)
         return dict(msgspec.to_builtins(report))
 

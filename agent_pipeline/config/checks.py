@@ -29,6 +29,7 @@ from agent_pipeline.ingestion.reading import compile_task_pattern
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.judging.judging_run import JudgingRun
 from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.judging.turn_facts import check_facts
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -74,7 +75,7 @@ def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
         partial(lambda options, check: check(resolve(settings, options, key).options), *item)
         for item in CHECKS.items()
     ]
-    agent_checks = (_reading, _judge, _world, _teacher, _reasoning, _places)
+    agent_checks = (_reading, _judge, _world, _preconditions, _teacher, _reasoning, _places)
     return _sentences(*checks, *(partial(check, settings, key) for check in agent_checks))
 
 
@@ -102,6 +103,11 @@ def _world(settings: Settings, key: PartitionKey | None) -> None:
     """Check that an agent's world can be imported."""
     if world := settings.world(key):
         load_world(world)
+
+
+def _preconditions(settings: Settings, key: PartitionKey | None) -> None:
+    """Check that an agent's preconditions can be loaded."""
+    Preconditions.parse(settings.preconditions(key))
 
 
 def _teacher(settings: Settings, key: PartitionKey | None) -> None:

@@ -37,13 +37,14 @@ SHARED: Mapping[str, tuple[str, ...]] = {
         "judge.rubric",
         "labels",
     ),
+    "curated_sessions": ("preconditions",),
     **dict.fromkeys(("sft_dataset", "preference_dataset", "kto_dataset"), ("split",)),
     "multi_task_dataset": ("mixing",),
     **dict.fromkeys(STEP_GROUPS, _TRAINED),
     "grpo_adapter": (*_TRAINED, "world"),
     "evaluation": _TRAINED,
     "gguf_export": (*_TRAINED, "llama_cpp"),
-    "episodes": ("world",),
+    "episodes": ("world", "preconditions"),
     "champion": ("world",),
 }
 """Settings outside of `[assets]` that affect an asset's content, as whole tables or single
@@ -216,6 +217,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
     )
     deciding = str(getattr(assets["judged_sessions"], "decided_by", ""))
     judged: dict[str, Any] = {}
+    preconditions = settings.preconditions(key)
     if "llm" in deciding:
         judged = {"judge": judge, "rubric": rubric}
     elif "measures" in deciding:
@@ -229,5 +231,6 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
             "world": settings.world(key),
             "train": settings.chain(key),
             **judged,
+            **({"preconditions": preconditions} if preconditions else {}),
         }
     )

@@ -58,6 +58,13 @@ class AgentSettings(Section):
             "that the tools are inferred from the sessions (`agent-pipeline doctor` shows them)."
         ),
     )
+    preconditions: dict[str, list[str]] = Field(
+        default={},
+        description=(
+            "Preconditions by tool: functions that must pass before the agent may call the tool, "
+            "each as package.module.function or as a call of a built-in precondition."
+        ),
+    )
     train: Chain | None = Field(
         default=None,
         description="Training steps of this agent, instead of the general setting train.",

@@ -358,6 +358,10 @@ class Settings(BaseSettings):
         """Return the tools that only look things up, or an empty list to infer them."""
         return self.agents.get(str(key), AgentSettings()).reads
 
+    def preconditions(self, key: PartitionKey | None) -> dict[str, list[str]]:
+        """Return the preconditions of an agent's tools, as the settings name them, by tool."""
+        return self.agents.get(str(key), AgentSettings()).preconditions
+
     def place(self, asset: str, key: PartitionKey | None) -> Place:
         """Return the place where the tasks of an agent's asset, or of a step of `adapter`, run."""
         names = [asset, *(["adapter"] if asset in STEP_NAMES else []), ALL]

@@ -135,6 +135,8 @@ class Episode:
         unsettled: Why the world does not know the outcome; `None` if it does.
         sources: In a replayed world, the session that each result and each reply of the user comes
             from, in order.
+        broken_preconditions: The preconditions that the model's calls broke, one text per call.
+            `None` means that the agent has no preconditions, or that the variant renamed a tool.
     """
 
     task_key: str
@@ -162,6 +164,7 @@ class Episode:
     confidence: list[TurnConfidence | None] = field(repr=False, default_factory=list)
     unsettled: Unsettled | None = None
     sources: tuple[str, ...] = field(repr=False, default=())
+    broken_preconditions: list[str] | None = None
 
 
 @dataclass(frozen=True)

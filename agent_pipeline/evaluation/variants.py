@@ -43,6 +43,10 @@ SUFFIXES = {"string": "ref", "integer": "value", "number": "value", "boolean": "
 """What is added to the name of a parameter, by its type."""
 
 
+RENAMED_TOOL = "renamed_tool"
+"""The variant in which a tool and its parameters have other names."""
+
+
 @dataclass(frozen=True)
 class ShownRequest:
     """The beginning of a conversation as the model sees it.
@@ -242,7 +246,7 @@ def choose_variants(names: Sequence[str], world: str) -> list[str]:
 GENERAL_VARIANTS: dict[str, Callable[[ShownRequest, str], ShownRequest | None]] = {
     "tool_order": turn_tools,
     "unused_tool": add_unused_tool,
-    "renamed_tool": rename_tool,
+    RENAMED_TOOL: rename_tool,
 }
 """The variants that every world has. Each function returns the changed request of a task, or None if
 the request cannot be changed in this way.
@@ -250,7 +254,7 @@ the request cannot be changed in this way.
 NOT_POSSIBLE = {
     "tool_order": "the world has fewer than two tools",
     "unused_tool": "the world has tools with the names of the unused tool",
-    "renamed_tool": "no tool can get another name",
+    RENAMED_TOOL: "no tool can get another name",
 }
 """The reason why no task could be played in a variant."""
 

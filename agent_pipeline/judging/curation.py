@@ -1,9 +1,9 @@
 """Decisions on how each judged session is used, with the first reason against the session.
 
 The reasons are checked in this order: state of the record, damage, content that must not be
-trained, verdict, measures, repetitions, limits. A session that was judged good is never used as a
-bad answer, even if it fails measures. Comparing sessions belongs to `repetitions`, and judging to
-`verdict_policy`.
+trained, verdict, preconditions, measures, repetitions, limits. A session that was judged good is
+never used as a bad answer, even if it fails measures. Comparing sessions belongs to `repetitions`,
+and judging to `verdict_policy`.
 """
 
 import re
@@ -26,6 +26,7 @@ from agent_pipeline.judging.decisions import (
     DropReason,
     SessionUse,
 )
+from agent_pipeline.judging.preconditions import NO_PRECONDITIONS, Preconditions
 from agent_pipeline.judging.repetitions import (
     drop_bad_beginnings,
     drop_continued,
@@ -84,6 +85,28 @@ def _drop_earlier_sessions(decisions: Decisions, max_sessions: int) -> None:
     decisions.drop(latest_first[max_sessions:], DropReason.MAX_SESSIONS, str(max_sessions))
 
 
+_WITH_DETAIL = (
+    DropReason.BROKEN,
+    DropReason.PRECONDITION,
+    DropReason.MEASURE,
+    DropReason.UNMEASURED,
+)
+"""The drop reasons that are counted by their detail."""
+
+
+@dataclass(frozen=True)
+class OwnSessions:
+    """How curation treats sessions in which a model of this lake answered.
+
+    Attributes:
+        is_from_served_model: Returns whether a model of this lake answered in a row's session.
+        keep: Whether such sessions are kept; they are counted in any case.
+    """
+
+    is_from_served_model: Callable[[JudgedRow], bool]
+    keep: bool = False
+
+
 @dataclass
 class Curation:
     """The decisions on how the sessions of a table are used.
@@ -112,7 +135,7 @@ class Curation:
         counts: Counter[str] = Counter()
         for decision in self.decisions:
             reason = decision.reason.value if decision.reason else "kept"
-            if decision.reason in (DropReason.BROKEN, DropReason.MEASURE, DropReason.UNMEASURED):
+            if decision.reason in _WITH_DETAIL:
                 reason += f":{decision.detail}"
             counts[reason] += 1
         return counts
@@ -123,8 +146,8 @@ def curate_rows(
     required_measures: Sequence[str],
     bounds: CurationBounds,
     leak_patterns: Sequence[str],
-    is_from_served_model: Callable[[JudgedRow], bool] | None = None,
-    keep_served_model: bool = False,
+    own_sessions: OwnSessions | None = None,
+    preconditions: Preconditions = NO_PRECONDITIONS,
 ) -> tuple[Curation, Iterator[CuratedRow]]:
     """Decide how each row of `judged_sessions` is used.
 
@@ -136,8 +159,8 @@ def curate_rows(
         required_measures: Names of measures that a good session must pass.
         bounds: How much is kept.
         leak_patterns: Regular expressions of verdicts in the text.
-        is_from_served_model: Returns whether a model of this lake answered in a row's session.
-        keep_served_model: Whether such sessions are kept; they are counted in any case.
+        own_sessions: How sessions of models of this lake are treated; None treats them as others.
+        preconditions: The preconditions that the calls of a good session must not break.
 
     Returns:
         The decisions, and an iterator of the rows of `curated_sessions`. The iterator raises
@@ -145,7 +168,7 @@ def curate_rows(
     """
     patterns = compile_leak_patterns(leak_patterns)
     rules = CurationRules(
-        patterns, required_measures, bounds.max_characters, is_from_served_model, keep_served_model
+        patterns, required_measures, bounds.max_characters, own_sessions, preconditions
     )
     stripped: set[str] = set()
     served_count = 0
@@ -187,15 +210,15 @@ class CurationRules:
         leak_patterns: Patterns of verdicts in the text.
         required_measures: Names of measures that a good session must pass.
         max_characters: Maximum number of characters per session. 0 means no limit.
-        is_from_served_model: Returns whether a model of this lake answered in a row's session.
-        keep_served_model: Whether such sessions are kept.
+        own_sessions: How sessions of models of this lake are treated; None treats them as others.
+        preconditions: The preconditions that the calls of a good session must not break.
     """
 
     leak_patterns: Sequence[re.Pattern[str]] = ()
     required_measures: Sequence[str] = ()
     max_characters: int = 0
-    is_from_served_model: Callable[[JudgedRow], bool] | None = None
-    keep_served_model: bool = False
+    own_sessions: OwnSessions | None = None
+    preconditions: Preconditions = NO_PRECONDITIONS
 
 
 class CheckedRow(NamedTuple):
@@ -216,7 +239,8 @@ class CheckedRow(NamedTuple):
 
 def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
     """Remove verdicts from the text of a row, and check the row's session alone."""
-    is_served = rules.is_from_served_model is not None and rules.is_from_served_model(row)
+    own = rules.own_sessions
+    is_served = own is not None and own.is_from_served_model(row)
     cleaned = remove_leaks(row["messages"], rules.leak_patterns)
     if cleaned.removed_lines:
         row = _replace_messages(row, cleaned.messages)
@@ -225,7 +249,8 @@ def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
         cleaned.remaining_leak,
         rules.required_measures,
         rules.max_characters,
-        is_served and not rules.keep_served_model,
+        own is not None and is_served and not own.keep,
+        rules.preconditions,
     )
     return CheckedRow(row, candidate, bool(cleaned.removed_lines), is_served)
 
@@ -242,6 +267,7 @@ def make_candidate(
     required_measures: Sequence[str] = (),
     max_characters: int = 0,
     is_served: bool = False,
+    preconditions: Preconditions = NO_PRECONDITIONS,
 ) -> CurationCandidate:
     """Return the facts about a row of `judged_sessions` on which curation depends.
 
@@ -251,12 +277,18 @@ def make_candidate(
         required_measures: Names of measures that a good session must pass.
         max_characters: Maximum number of characters per session. 0 means no limit.
         is_served: Whether the session is dropped because a model of this lake generated it.
+        preconditions: The preconditions that the calls of a good session must not break.
     """
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required_measures if not passed.get(name)]
     failed = [name for name in missed if passed.get(name) is False]
     reason, detail = _find_reason(row, leak, max_characters, is_served)
-    if reason is None and failed:
+    broken = None
+    if reason is None and preconditions:
+        broken = next(preconditions.find_broken(row["messages"], row["tools"]), None)
+    if broken is not None:
+        reason, detail = DropReason.PRECONDITION, broken.name
+    elif reason is None and failed:
         reason, detail = DropReason.MEASURE, failed[0]
     elif reason is None and missed:
         reason, detail = DropReason.UNMEASURED, missed[0]

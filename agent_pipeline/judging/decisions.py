@@ -32,8 +32,8 @@ class SessionUse(StrEnum):
 class DropReason(StrEnum):
     """A reason why training does not use a session as a good answer.
 
-    For `BROKEN`, `MEASURE` and `UNMEASURED`, the detail names the damage or the measure.
-    `UNMEASURED` means that a required measure could not be taken.
+    For `BROKEN`, `PRECONDITION`, `MEASURE` and `UNMEASURED`, the detail names the damage, the
+    precondition or the measure. `UNMEASURED` means that a required measure could not be taken.
     """
 
     ARCHIVED = "archived"
@@ -46,6 +46,7 @@ class DropReason(StrEnum):
     SERVED_MODEL = "served_model"
     UNJUDGED = "unjudged"
     UNACCEPTABLE = "unacceptable"
+    PRECONDITION = "precondition"
     MEASURE = "measure"
     UNMEASURED = "unmeasured"
     DUPLICATE = "duplicate"
@@ -61,7 +62,7 @@ class CurationDecision:
     Attributes:
         session_id: The session.
         reason: The reason why the session is not a good answer, or `None` if it is a good answer.
-        detail: The kind of damage, the measure, the limit or the error.
+        detail: The kind of damage, the precondition, the measure, the limit or the error.
         missed_measures: The required measures that failed or could not be taken.
         duplicate_of: The id of the kept session with the same content.
         continued_by: The id of the longer session that begins with this whole session.

@@ -12,7 +12,7 @@ The measures that are part of this package belong to `builtin_measures`.
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -125,8 +125,19 @@ def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
     return list(measures_by_name.values())
 
 
-def parse_measure(text: str) -> ConfiguredMeasure:
+def parse_measure(
+    text: str,
+    registered: Mapping[str, Measure] = MEASURES,
+    kind: str = "measure",
+    entry_points: str = ENTRY_POINTS,
+) -> ConfiguredMeasure:
     """Parse `name` or `name(literal, key=literal)`, with or without `>= threshold`.
+
+    Args:
+        text: The text.
+        registered: The functions that can be named without a dotted path.
+        kind: What is parsed, as an error names it.
+        entry_points: The group of entry points that can be named.
 
     Raises:
         SettingsError: The text does not have this form, or it names a measure or a parameter that
@@ -136,10 +147,12 @@ def parse_measure(text: str) -> ConfiguredMeasure:
         written = _parse_call(text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SettingsError(
-            f"{text!r} is not a measure: write name, name(12) or name(parameter='text'), and add "
+            f"{text!r} is not a {kind}: write name, name(12) or name(parameter='text'), and add "
             "a threshold such as >= 0.8 if the measure has scores from 0 to 1."
         ) from error
-    function = _find_measure(written.name)
+    function = registered.get(written.name) or _load_measure(
+        written.name, kind, entry_points, registered
+    )
     _check_parameters(function, written, text)
     return ConfiguredMeasure(
         written.spell(), function, written.arguments, written.keywords, written.threshold
@@ -211,14 +224,12 @@ def _check_identifier(name: str | None) -> str:
     return name
 
 
-def _find_measure(name: str) -> Measure:
-    """Find a measure by its registered name, its entry point, or its dotted path."""
-    if name in MEASURES:
-        return MEASURES[name]
-    loaded: object = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
+def _load_measure(name: str, kind: str, entry_points: str, registered: Iterable[str]) -> Measure:
+    """Load a measure by its entry point or its dotted path."""
+    loaded: object = load_plugin(name, kind, entry_points, registered)
     if not callable(loaded):
         raise SettingsError(
-            f"The measure {name!r} is of type {type(loaded).__name__}: register a function that "
+            f"The {kind} {name!r} is of type {type(loaded).__name__}: register a function that "
             "takes an evaluation context."
         )
     function: Measure = loaded

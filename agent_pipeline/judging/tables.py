@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, measure_drift
 from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE, VolumeError
-from agent_pipeline.judging.curation import Curation, CurationBounds, curate_rows
+from agent_pipeline.judging.curation import Curation, CurationBounds, OwnSessions, curate_rows
 from agent_pipeline.judging.judge_checks import (
     JudgeCheck,
     SampledSession,
@@ -26,6 +26,7 @@ from agent_pipeline.judging.llm_client import SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.preconditions import NO_PRECONDITIONS, Preconditions
 from agent_pipeline.judging.rows import JudgedRow
 from agent_pipeline.judging.verdict_policy import (
     JudgedSession,
@@ -307,8 +308,8 @@ def curate_sessions(
     required_measures: Sequence[str],
     bounds: CurationBounds,
     leak_patterns: Sequence[str],
-    is_from_served_model: Callable[[JudgedRow], bool] | None = None,
-    keep_served_model: bool = False,
+    own_sessions: OwnSessions | None = None,
+    preconditions: Preconditions = NO_PRECONDITIONS,
 ) -> CuratedTable:
     """Decide how every session of the table `judged_sessions` is used.
 
@@ -318,8 +319,8 @@ def curate_sessions(
         required_measures: The measures that a good session must pass.
         bounds: The limits on the kept sessions.
         leak_patterns: Regular expressions that match verdicts in a text.
-        is_from_served_model: Returns whether a model of this lake generated the session of a row.
-        keep_served_model: Whether such sessions are kept.
+        own_sessions: How sessions of models of this lake are treated; None treats them as others.
+        preconditions: The preconditions that the calls of a good session must not break.
 
     Raises:
         DataError: There is no such table, or the table is damaged or from an older version.
@@ -334,8 +335,8 @@ def curate_sessions(
         required,
         bounds,
         leak_patterns,
-        is_from_served_model,
-        keep_served_model,
+        own_sessions,
+        preconditions,
     )
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
     return CuratedTable(table, curation, measure_drift(lake, "curated_sessions", key, table))

@@ -113,6 +113,7 @@ def make_compare_params(
             "gguf_export": champion.reference,
             "alone": False,
             "held_out": "test",
+            "preconditions": made_from.get("preconditions", {}),
         }
     return {
         "candidate": _find_adapter(lake, key, adapter).reference,

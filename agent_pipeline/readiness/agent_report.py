@@ -408,7 +408,7 @@ def _count_dropped(
     return dict(dropped.most_common())
 
 
-_WITH_DETAIL = ("broken", "measure", "unmeasured")
+_WITH_DETAIL = ("broken", "precondition", "measure", "unmeasured")
 
 
 def _look_ahead(

@@ -22,7 +22,7 @@ from agent_pipeline.datasets.sft import make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes, find_first_request, join_request
 from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
-from agent_pipeline.judging.curation import CurationRules, check_row
+from agent_pipeline.judging.curation import CurationRules, OwnSessions, check_row
 from agent_pipeline.judging.decisions import CurationCandidate
 from agent_pipeline.judging.judge_checks import JudgeCheck, check_judge
 from agent_pipeline.judging.judging_run import JudgingRun
@@ -30,6 +30,7 @@ from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.judging.rows import JudgedRow
 from agent_pipeline.judging.tables import make_verdict_columns, read_judge_checks
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
@@ -132,8 +133,8 @@ class ExaminationRules:
                 compile_leak_patterns(curation.verdict_leaks),
                 [measure.name for measure in parse_measures(curation.required_measures)],
                 curation.max_characters,
-                own_models.made,
-                curation.served_model_sessions == "keep",
+                OwnSessions(own_models.made, curation.served_model_sessions == "keep"),
+                Preconditions.parse(settings.preconditions(key)),
             ),
             max_sessions=curation.max_sessions,
             untrained_facts=tuple(sft.untrained_turns),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.judging.curation import CurationBounds, curate_rows
+from agent_pipeline.judging.curation import CurationBounds, OwnSessions, curate_rows
 from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
@@ -140,7 +140,7 @@ def test_curation_keeps_them_out_by_default_and_counts_them(lake: Lake, keep: bo
         ),
     ]
     curation, curated = curate_rows(
-        lambda: rows, [], CurationBounds(), [], OwnModels(lake).made, keep
+        lambda: rows, [], CurationBounds(), [], OwnSessions(OwnModels(lake).made, keep)
     )
     uses = {
         each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"])

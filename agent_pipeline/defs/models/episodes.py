@@ -85,6 +85,7 @@ def episodes(
             "config": config.model_dump(),
             "alone": False,
             "held_out": "test",
+            "preconditions": settings.preconditions(key),
         }
         result = run_builder(
             context,

@@ -24,10 +24,11 @@ from agent_pipeline.errors import PipelineError
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
-from agent_pipeline.judging.curation import CurationBounds
+from agent_pipeline.judging.curation import CurationBounds, OwnSessions
 from agent_pipeline.judging.judge_checks import JudgeCheck
 from agent_pipeline.judging.llm_client import LlmClient
 from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.judging.tables import curate_sessions, judge_partition
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
@@ -368,8 +369,8 @@ def curated_sessions(
             config.required_measures,
             bounds,
             config.verdict_leaks,
-            own_models.made,
-            keep_own,
+            OwnSessions(own_models.made, keep_own),
+            Preconditions.parse(settings.preconditions(key)),
         )
         table, curation = curated.table, curated.curation
         counts = Counter(curation.reasons)
