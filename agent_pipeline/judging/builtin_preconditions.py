@@ -18,6 +18,7 @@ example, the record of `refund(order="K482")` is what `find_orders` returned for
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,10 @@ PRECONDITIONS: dict[str, Callable[..., Any]] = {}
 MAX_CHARACTERS = 4000
 """Largest number of characters of a text from which numbers and words are read."""
 
-_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_NUMBER = re.compile(
+    r"(?P<symbol>[$€£¥])?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
+    r"(?:[ -]?(?P<unit>%|[^\W\d_]+))?"
+)
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -66,16 +70,8 @@ class Record:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """The numbers of the record by name: the field, or `#1`, `#2`, … for numbers in a text.
-
-        Example:
-            >>> call = PairedCall("find_orders", {}, "{}", "")
-            >>> Record(RecordPlace("key"), "2 x mug at $15", call).numbers
-            {'#1': 2.0, '#2': 15.0}
-            >>> Record(RecordPlace("key"), {"units": 2, "age": "12 days"}, call).numbers
-            {'units': 2.0, 'age#1': 12.0}
-        """
-        return dict(_list_numbers(self.content))
+        """The numbers of the record by name (`name_numbers`)."""
+        return name_numbers(self.content)
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -113,6 +109,17 @@ def looked_up(
 
 
 @precondition
+def made_once(context: EvaluationContext) -> tuple[bool, str]:
+    """Pass if the same call was not made before with success."""
+    call = context.calls[-1]
+    repeats = any(
+        other.name == call.name and other.arguments == call.arguments and not other.failed
+        for other in context.calls[:-1]
+    )
+    return not repeats, "the same call was made before" if repeats else ""
+
+
+@precondition
 def equals_record(
     context: EvaluationContext, value: str, tool: str, argument: str, numbers: list[str]
 ) -> tuple[bool, str]:
@@ -123,7 +130,7 @@ def equals_record(
         value: The argument that is compared, such as `amount`.
         tool: The tool that looks the record up.
         argument: The argument of the call that names the record, such as `order`.
-        numbers: The names of the numbers (`Record.numbers`). One name means the number itself.
+        numbers: The names of the numbers (`name_numbers`). One name means the number itself.
     """
     record = find_record(context, tool, argument)
     if record is None:
@@ -155,6 +162,97 @@ def record_has(context: EvaluationContext, tool: str, argument: str, word: str) 
 
 
 @precondition
+def record_lacks(
+    context: EvaluationContext, tool: str, argument: str, word: str
+) -> tuple[bool, str]:
+    """Pass if the record does not contain a word. The arguments are those of `record_has`."""
+    record = find_record(context, tool, argument)
+    if record is None:
+        return False, f"no earlier {tool} returned the same {argument}"
+    has_word = word.casefold() in record.words
+    return not has_word, f"the record says {word!r}" if has_word else ""
+
+
+@precondition
+def word_is_stated(
+    context: EvaluationContext, tool: str, argument: str, word: str
+) -> tuple[bool, str]:
+    """Pass if the system message contains a word of the record, or if the record lacks the word.
+
+    The arguments are those of `record_has`.
+    """
+    record = find_record(context, tool, argument)
+    if record is None:
+        return False, f"no earlier {tool} returned the same {argument}"
+    is_stated = word.casefold() not in record.words or word.casefold() in stated_words(context)
+    return is_stated, "" if is_stated else f"the system message does not say {word!r}"
+
+
+@precondition
+def multiple_of_record(
+    context: EvaluationContext, value: str, tool: str, argument: str, number: str, most: str
+) -> tuple[bool, str]:
+    """Pass if an argument of the call is a multiple of a number of the record.
+
+    Args:
+        context: The conversation up to the call.
+        value: The argument that is compared, such as `amount`.
+        tool: The tool that looks the record up.
+        argument: The argument of the call that names the record.
+        number: The name of the number (`name_numbers`), such as a price.
+        most: The name of the number of the record that is the largest factor, such as units.
+    """
+    record = find_record(context, tool, argument)
+    if record is None:
+        return False, f"no earlier {tool} returned the same {argument}"
+    written = _argument(context.calls[-1], value)
+    price, largest = record.numbers.get(number), record.numbers.get(most)
+    if not is_number(written) or not price or largest is None:
+        return False, f"{value} or a number of the record is missing"
+    is_multiple = is_multiple_of(float(str(written)), price, largest)
+    return is_multiple, "" if is_multiple else f"{value} is no such multiple"
+
+
+@precondition
+def record_at_most_stated(
+    context: EvaluationContext, tool: str, argument: str, number: str, stated: str
+) -> tuple[bool, str]:
+    """Pass if a number of the record is at most a number of the system message.
+
+    Args:
+        context: The conversation up to the call.
+        tool: The tool that looks the record up.
+        argument: The argument of the call that names the record.
+        number: The name of the number of the record (`name_numbers`).
+        stated: The name of the number of the system message, by the same rules.
+    """
+    record = find_record(context, tool, argument)
+    value = record.numbers.get(number) if record else None
+    limit = stated_numbers(context).get(stated)
+    if value is None or limit is None:
+        return False, f"the number {number} or the limit {stated} is missing"
+    return value <= limit, "" if value <= limit else f"{number} is above the limit {stated}"
+
+
+@precondition
+def argument_at_most_stated(
+    context: EvaluationContext, value: str, stated: str
+) -> tuple[bool, str]:
+    """Pass if an argument is at most a number of the system message, or if there is no such number.
+
+    Args:
+        context: The conversation up to the call.
+        value: The argument, such as `amount`.
+        stated: The name of the number of the system message (`name_numbers`).
+    """
+    limit, written = stated_numbers(context).get(stated), _argument(context.calls[-1], value)
+    if limit is None:
+        return True, ""
+    is_within = is_number(written) and float(str(written)) <= limit
+    return is_within, "" if is_within else f"{value} is above the limit {stated}"
+
+
+@precondition
 def record_between(
     context: EvaluationContext,
     tool: str,
@@ -169,7 +267,7 @@ def record_between(
         context: The conversation up to the call.
         tool: The tool that looks the record up.
         argument: The argument of the call that names the record.
-        number: The name of the number (`Record.numbers`).
+        number: The name of the number (`name_numbers`).
         least: The smallest number that passes; None for no bound.
         most: The largest number that passes; None for no bound.
     """
@@ -182,6 +280,27 @@ def record_between(
     if most is not None and value > most:
         return False, f"the number {number} of the record is above {most:g}"
     return True, ""
+
+
+def stated_numbers(context: EvaluationContext) -> dict[str, float]:
+    """Return the numbers of the system message, named as the numbers of a record."""
+    return name_numbers(_system_text(context))
+
+
+def stated_words(context: EvaluationContext) -> frozenset[str]:
+    """Return the words of the system message in lower case."""
+    return frozenset(word.casefold() for word in _WORD.findall(_system_text(context)))
+
+
+def _system_text(context: EvaluationContext) -> str:
+    texts = [str(message["content"]) for message in context.messages if message["role"] == "system"]
+    return "\n".join(texts)[:MAX_CHARACTERS]
+
+
+def is_multiple_of(value: float, number: float, most: float) -> bool:
+    """Return whether a value is a number times a whole factor from 1 to `most`."""
+    factor = round(value / number)
+    return 1 <= factor <= most and math.isclose(value, factor * number, abs_tol=1e-6)
 
 
 def find_record(context: EvaluationContext, tool: str, argument: str) -> Record | None:
@@ -258,6 +377,21 @@ def parse_result(text: str) -> JsonValue:
     return value
 
 
+def name_numbers(content: JsonValue) -> dict[str, float]:
+    """Return the numbers of a record or a text by name.
+
+    A number in a text is named after the currency before it, or the word after it. A number without
+    both is named by its position, such as `#1`. If a name occurs again, it gets a number, too.
+
+    Example:
+        >>> name_numbers("2 x mug at $15, 12 days ago")
+        {'x': 2.0, '$': 15.0, 'days': 12.0}
+        >>> name_numbers({"units": 2, "age": "12 days"})
+        {'units': 2.0, 'age.days': 12.0}
+    """
+    return dict(_list_numbers(content))
+
+
 def is_scalar(value: object) -> bool:
     """Return whether a value can name a record: a text that is not empty, or a whole number."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -291,8 +425,13 @@ def _list_numbers(value: JsonValue, name: str = "") -> Iterator[tuple[str, float
     if is_number(value):
         yield name or "value", float(str(value))
     elif isinstance(value, str):
-        for position, text in enumerate(_NUMBER.findall(value[:MAX_CHARACTERS]), 1):
-            yield f"{name}#{position}", float(text.replace(",", ""))
+        counts: Counter[str] = Counter()
+        for position, match in enumerate(_NUMBER.finditer(value[:MAX_CHARACTERS]), 1):
+            unit = match["symbol"] or match["unit"] or f"#{position}"
+            counts[unit] += 1
+            unit += f"#{counts[unit]}" if counts[unit] > 1 else ""
+            number = float(match["number"].replace(",", ""))
+            yield f"{name}.{unit}" if name else unit, number
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _list_numbers(item, f"{name}.{key}" if name else key)

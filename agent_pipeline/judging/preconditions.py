@@ -95,18 +95,27 @@ class Preconditions:
             tools: The agent's tools.
             start: The index of the first message whose calls are checked.
         """
-        for index in range(start, len(messages)):
-            calls = messages[index].get("tool_calls") or ()
-            for call_index, call in enumerate(calls):
-                tool = call["function"]["name"]
-                if not self.by_tool.get(tool):
-                    continue
-                turn: Message = {**messages[index], "tool_calls": list(calls[: call_index + 1])}
-                context = EvaluationContext([*messages[:index], turn], list(tools))
-                for precondition in self.by_tool[tool]:
-                    result = precondition.take(context)
-                    if not result.passed:
-                        yield BrokenPrecondition(tool, precondition.name, result.reason)
+        for tool, context in list_call_contexts(messages, tools, start):
+            for precondition in self.by_tool.get(tool, ()):
+                result = precondition.take(context)
+                if not result.passed:
+                    yield BrokenPrecondition(tool, precondition.name, result.reason)
+
+
+def list_call_contexts(
+    messages: Sequence[Message], tools: Sequence[Tool] = (), start: int = 0
+) -> Iterator[tuple[str, EvaluationContext]]:
+    """Yield the tool and the conversation up to each call, in order.
+
+    The call is the last call of the conversation. The arguments are those of
+    `Preconditions.find_broken`.
+    """
+    for index in range(start, len(messages)):
+        calls = messages[index].get("tool_calls") or ()
+        for call_index, call in enumerate(calls):
+            turn: Message = {**messages[index], "tool_calls": list(calls[: call_index + 1])}
+            context = EvaluationContext([*messages[:index], turn], list(tools))
+            yield call["function"]["name"], context
 
 
 NO_PRECONDITIONS = Preconditions({})

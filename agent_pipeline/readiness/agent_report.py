@@ -45,6 +45,10 @@ from agent_pipeline.promotion.next_steps import (
 )
 from agent_pipeline.readiness.base_choice import find_known_base
 from agent_pipeline.readiness.examination import Examination, ExaminationRules, SessionFacts
+from agent_pipeline.readiness.precondition_proposals import (
+    ProposedPrecondition,
+    propose_preconditions,
+)
 from agent_pipeline.readiness.report import (
     AgentReport,
     AgreementFacts,
@@ -189,8 +193,25 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         worth=_weigh(sessions, split, judges, contents, agent.prices),
         training=_foresee_training(adapter, contents, tasks, agent),
         settings=propose_settings(agent.key, tasks, judges, outlook, max_length, contents),
+        preconditions=_propose_preconditions(examination, split, agent),
         notes=list(dict.fromkeys(examination.notes)),
     )
+
+
+def _propose_preconditions(
+    examination: Examination, split: SplitRows, agent: AgentSettingsInForce
+) -> list[ProposedPrecondition]:
+    """Return rules that the trainable sessions of the sample satisfy, and that are not set yet."""
+    trainable = {facts.session_id for facts in split.trainable}
+    proposals = propose_preconditions(
+        [session.messages for session in examination.sample if session.session_id in trainable]
+    )
+    known = agent.settings.preconditions(agent.key)
+    return [
+        proposal
+        for proposal in proposals
+        if proposal.precondition not in known.get(proposal.tool, ())
+    ]
 
 
 _OVERLAP = (

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
+
 VerdictOrigin = Literal[
     "person", "benchmark", "store", "score", "metrics", "model", "policy", "nobody"
 ]
@@ -278,6 +280,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         worth: Whether the agent is worth a model of its own.
         training: The expected training run; None if the base model's size is unknown.
         settings: Lines for `pipeline.toml`.
+        preconditions: Rules that the calls of all good sessions of the sample satisfy.
         notes: Sentences about records that were left out, and about settings to change.
     """
 
@@ -294,6 +297,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     worth: Worth
     training: TrainingOutlook | None = None
     settings: list[str] = []
+    preconditions: list[ProposedPrecondition] = []
     notes: list[str] = []
 
 

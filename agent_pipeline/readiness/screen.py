@@ -1,8 +1,11 @@
 """The text of a readiness report for people: one screen of 80 columns per agent."""
 
+import json
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 from agent_pipeline.readiness.report import (
     AgentReport,
     Contents,
@@ -74,6 +77,23 @@ def describe_agent(agent: AgentReport) -> Iterator[str]:
     if agent.settings:
         yield from _wrap("settings", "to paste into pipeline.toml:")
         yield from (f"  {line}" for line in agent.settings)
+    if agent.preconditions:
+        yield from _wrap("rules", "to paste into pipeline.toml, if they are meant as rules:")
+        yield from (f"  {line}" for line in describe_preconditions(agent))
+
+
+def describe_preconditions(agent: AgentReport) -> Iterator[str]:
+    """Yield the proposed preconditions as lines of TOML, with the evidence as comments."""
+    yield f'[agents."{agent.partition}".preconditions]'
+    by_tool: defaultdict[str, list[ProposedPrecondition]] = defaultdict(list)
+    for proposal in agent.preconditions:
+        by_tool[proposal.tool].append(proposal)
+    for tool, proposals in by_tool.items():
+        yield f"{json.dumps(tool)} = ["
+        for proposal in proposals:
+            yield f"    # {proposal.evidence}"
+            yield f"    {json.dumps(proposal.precondition, ensure_ascii=False)},"
+        yield "]"
 
 
 def describe_verdict(agent: AgentReport) -> str:

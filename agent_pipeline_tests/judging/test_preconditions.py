@@ -22,8 +22,8 @@ from agent_pipeline.sessions.transcript import PairedCall
 from agent_pipeline_tests.judging.test_curation import judged_row
 
 LOOKED_UP = "looked_up('find_orders', 'order')"
-AMOUNT = "equals_record('amount', 'find_orders', 'order', ['#1', '#2'])"
-IN_TIME = "record_between('find_orders', 'order', '#3', most=30)"
+AMOUNT = "equals_record('amount', 'find_orders', 'order', ['x', '$'])"
+IN_TIME = "record_between('find_orders', 'order', 'days', most=30)"
 DELIVERED = "record_has('find_orders', 'order', 'delivered')"
 PRECONDITIONS = Preconditions.parse({"refund": [LOOKED_UP, AMOUNT, IN_TIME, DELIVERED]})
 RECORD = '{"K482":"2 x mug at $15, delivered 12 days ago"}'
