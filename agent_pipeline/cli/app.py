@@ -30,6 +30,7 @@ from agent_pipeline.cli.play import play
 from agent_pipeline.cli.registry import Command, OrderedGroup, register
 from agent_pipeline.cli.serve import serve
 from agent_pipeline.cli.status import status
+from agent_pipeline.cli.traffic import traffic
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.models.threads import control_threads, let_idle_threads_sleep
 
@@ -198,6 +199,12 @@ PANELS: dict[str, list[Command]] = {
             "serve",
             ("serve shop/support", "serve shop/support --port 8081"),
             "chat {partition}",
+        ),
+        Command(
+            traffic,
+            "traffic",
+            ("traffic shop/support --share 5%", "traffic shop/support --share 0"),
+            "status",
         ),
         Command(
             play,

@@ -19,6 +19,47 @@ from agent_pipeline.redaction.kinds import KINDS
 Preset = Literal["", "smoke", "cpu", "gpu"]
 
 
+class TrafficSettings(Section):
+    """An agent's share of real traffic (`[agents."project/agent".traffic]`)."""
+
+    large_model: str = Field(
+        default="",
+        description="Today's model of the agent, as LiteLLM names it, such as openai/gpt-4.1.",
+    )
+    large_url: str = Field(
+        default="",
+        description="Base URL of the large model's server. Empty means the provider's own URL.",
+    )
+    large_key: str = Field(
+        default="",
+        description=(
+            "Name of the environment variable with the large model's API key. Empty means the "
+            "variable that LiteLLM reads for the provider."
+        ),
+    )
+    champion_url: str = Field(
+        default="http://127.0.0.1:8080/v1",
+        description="Base URL of the server of the champion, such as llama-server.",
+    )
+    act: Literal["reads", "sure", "all"] = Field(
+        default="all",
+        description=(
+            "Calls of the champion that are accepted. reads: only calls of tools in `reads`. sure: "
+            "also writes in a turn that is confident as a whole. all: all calls. The large model "
+            "answers instead of a turn that is not accepted."
+        ),
+    )
+    seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="Longest time that the champion may take for an answer, in seconds.",
+    )
+    log: str = Field(
+        default="traffic-log",
+        description="Folder to which the proxy logs the conversations, for the setting `store`.",
+    )
+
+
 class AgentSettings(Section):
     """The settings of one agent (`[agents."project/agent"]`)."""
 
@@ -57,6 +98,10 @@ class AgentSettings(Section):
             "Tools of this agent that only look things up. All its other tools write. Empty means "
             "that the tools are inferred from the sessions (`agent-pipeline doctor` shows them)."
         ),
+    )
+    traffic: TrafficSettings = Field(
+        default=TrafficSettings(),
+        description="The agent's share of real traffic through LiteLLM's proxy.",
     )
     preconditions: dict[str, list[str]] = Field(
         default={},

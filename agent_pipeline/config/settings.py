@@ -44,6 +44,7 @@ from agent_pipeline.config.sections import (
     Preset,
     RedactionSettings,
     SplitSettings,
+    TrafficSettings,
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
@@ -357,6 +358,19 @@ class Settings(BaseSettings):
     def reads(self, key: PartitionKey | None) -> list[str]:
         """Return the tools that only look things up, or an empty list to infer them."""
         return self.agents.get(str(key), AgentSettings()).reads
+
+    def traffic(self, key: PartitionKey | None) -> TrafficSettings:
+        """Return the settings of an agent's share of real traffic."""
+        return self.agents.get(str(key), AgentSettings()).traffic
+
+    def traffic_log(self, key: PartitionKey) -> Path:
+        """Return the folder to which the proxy logs an agent's conversations."""
+        return self._absolute(self.traffic(key).log)
+
+    @property
+    def folder(self) -> Path:
+        """The folder from which relative paths start, and in which modules may lie."""
+        return self._home
 
     def preconditions(self, key: PartitionKey | None) -> dict[str, list[str]]:
         """Return the preconditions of an agent's tools, as the settings name them, by tool."""

@@ -8,9 +8,11 @@ reads the log-probabilities (`players`), and the figures of all episodes are in
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+
+from agent_pipeline.sessions.session import Message
 
 UNSURE_PROBABILITY = 0.7
 """A turn is unsure if one of its tokens has a smaller probability."""
@@ -85,6 +87,36 @@ def measure_turn(
             for token in tokens
         ),
     )
+
+
+def read_confidence(choice: Any, message: Message, is_greedy: bool) -> TurnConfidence | None:
+    """Return the confidence of a choice, or `None` if the server returned no log-probabilities.
+
+    llama.cpp returns the log-probabilities before its grammar. A token that the grammar forced is
+    therefore less likely than the likeliest token at its position.
+
+    Args:
+        choice: The choice as the client returned it.
+        message: The message of the choice.
+        is_greedy: Whether the server chose the likeliest token that the grammar allows.
+    """
+    content = getattr(getattr(choice, "logprobs", None), "content", None) or ()
+    try:
+        tokens = [
+            TokenScore(
+                bytes(entry.bytes) if entry.bytes is not None else entry.token.encode(),
+                float(entry.logprob),
+                max([entry.logprob, *(other.logprob for other in entry.top_logprobs or ())]),
+            )
+            for entry in content
+        ]
+    except (AttributeError, TypeError, ValueError):  # another server's form
+        return None
+    words = ""
+    if message.get("tool_calls"):
+        thought = getattr(choice.message, "reasoning_content", None)
+        words = message["content"] or (thought if isinstance(thought, str) else "")
+    return measure_turn(tokens, words, is_greedy)
 
 
 def count_word_tokens(tokens: Sequence[TokenScore], words: str) -> int:

@@ -4,14 +4,14 @@ recorded agent.
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_per_token, generate
 from agent_pipeline.engine.scoring import ReadTokens
 from agent_pipeline.errors import InfrastructureError, first_line
-from agent_pipeline.evaluation.confidence import TokenScore, TurnConfidence, measure_turn
+from agent_pipeline.evaluation.confidence import read_confidence
 from agent_pipeline.evaluation.episodes import Conversation, EpisodeReply, Player
 from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.models.chat_renderer import ChatRenderer
@@ -186,7 +186,9 @@ def endpoint_player(
             used.prompt_tokens if used else 0,
             used.completion_tokens if used else 0,
             choice.finish_reason,
-            confidence=_read_confidence(choice, message, endpoint.parameters),
+            confidence=read_confidence(
+                choice, message, is_greedy=not endpoint.parameters.get("temperature")
+            ),
         )
 
     def reply(conversations: Sequence[Conversation]) -> list[EpisodeReply]:
@@ -203,38 +205,6 @@ def endpoint_player(
         return replies
 
     return reply
-
-
-def _read_confidence(
-    choice: Any, message: Message, parameters: Mapping[str, object]
-) -> TurnConfidence | None:
-    """Return the confidence of a choice, or `None` if the server returned no log-probabilities.
-
-    llama.cpp returns the log-probabilities before its grammar. A token that the grammar forced is
-    therefore less likely than the likeliest token at its position.
-
-    Args:
-        choice: The choice as the client returned it.
-        message: The message of the choice.
-        parameters: The parameters of the request.
-    """
-    content = getattr(getattr(choice, "logprobs", None), "content", None) or ()
-    try:
-        tokens = [
-            TokenScore(
-                bytes(entry.bytes) if entry.bytes is not None else entry.token.encode(),
-                float(entry.logprob),
-                max([entry.logprob, *(other.logprob for other in entry.top_logprobs or ())]),
-            )
-            for entry in content
-        ]
-    except (AttributeError, TypeError, ValueError):  # another server's form
-        return None
-    words = ""
-    if message.get("tool_calls"):
-        thought = getattr(choice.message, "reasoning_content", None)
-        words = message["content"] or (thought if isinstance(thought, str) else "")
-    return measure_turn(tokens, words, is_greedy=not parameters.get("temperature"))
 
 
 def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:

@@ -101,11 +101,11 @@ def looked_up(
         argument: The argument of the call that names the record, such as `order`.
         same: Arguments that must be equal in the call and in the look-up.
     """
-    found = any(
+    is_looked_up = any(
         all(_argument(record.look_up, name) == _argument(context.calls[-1], name) for name in same)
         for record in find_records(context, tool, argument)
     )
-    return found, "" if found else f"no earlier {tool} returned the same {argument}"
+    return is_looked_up, "" if is_looked_up else f"no earlier {tool} returned the same {argument}"
 
 
 @precondition

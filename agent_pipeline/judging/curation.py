@@ -239,8 +239,8 @@ class CheckedRow(NamedTuple):
 
 def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
     """Remove verdicts from the text of a row, and check the row's session alone."""
-    own = rules.own_sessions
-    is_served = own is not None and own.is_from_served_model(row)
+    own_sessions = rules.own_sessions
+    is_served = own_sessions is not None and own_sessions.is_from_served_model(row)
     cleaned = remove_leaks(row["messages"], rules.leak_patterns)
     if cleaned.removed_lines:
         row = _replace_messages(row, cleaned.messages)
@@ -249,7 +249,7 @@ def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
         cleaned.remaining_leak,
         rules.required_measures,
         rules.max_characters,
-        own is not None and is_served and not own.keep,
+        own_sessions is not None and is_served and not own_sessions.keep,
         rules.preconditions,
     )
     return CheckedRow(row, candidate, bool(cleaned.removed_lines), is_served)

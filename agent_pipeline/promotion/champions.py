@@ -25,6 +25,7 @@ from agent_pipeline.export.serving_folder import (
     reload_preset,
     write_folder,
 )
+from agent_pipeline.gateway.traffic import follow_champion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
 from agent_pipeline.promotion.decision_wording import summarize
@@ -147,6 +148,14 @@ def serve(
                 messages.append(push_to_hub(hub, folder, champion, card))
         elif ollama or hub:
             messages.append("Ollama and the hub are given champions only.")
+        message = follow_champion(
+            lake,
+            key,
+            champion.identity if champion else "",
+            find_write_threshold(lake, key, champion.identity) if champion else None,
+            is_back=champion is not None and _was_champion_before(lake, key, champion.identity),
+        )
+        messages += [message] if message else []
     return Serving(
         artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages
     )
@@ -294,6 +303,21 @@ def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
         ),
         None,
     )
+
+
+def find_write_threshold(lake: Lake, key: PartitionKey, export: str) -> float | None:
+    """Return the smallest confidence at which no write of an export's episodes was wrong, or None
+    if it was not measured.
+    """
+    played = own_episodes(lake, key, export)
+    confidence = read_episode_report(played).model.confidence if played else None
+    return confidence.threshold if confidence else None
+
+
+def _was_champion_before(lake: Lake, key: PartitionKey, export: str) -> bool:
+    """Return whether an export was the champion, then another one was, and now it is again."""
+    champions = [entry.champion for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+    return export in champions[:-1]
 
 
 def promote(

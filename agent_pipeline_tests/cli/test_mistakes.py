@@ -380,6 +380,17 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "save without set": ([*SESSIONS, "--save"], none, ("--save", "--set")),
     "promote without an export": (["promote", "logs/default"], none, ("logs/default",)),
     "rollback without an export": (["rollback", "logs/default"], none, ("logs/default",)),
+    "traffic without a champion": (
+        ["traffic", "logs/default", "--share", "5%"],
+        none,
+        ("logs/default", "promote"),
+    ),
+    "traffic without a large model": (["traffic", "logs/default"], none, ("large_model",)),
+    "traffic with a share that is none": (
+        ["traffic", "logs/default", "--share", "5"],
+        none,
+        ("5%",),
+    ),
     "hold without an export": (["hold", "logs/default"], none, ("logs/default",)),
     "report without an evaluation": (
         ["report", "logs/default"],

@@ -14,6 +14,8 @@ from agent_pipeline.export import gguf_export, serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.export.ollama import OllamaResult
 from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
+from agent_pipeline.gateway.traffic import Models, read_rules, write_traffic
+from agent_pipeline.gateway.turn_checks import TrafficRules
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.promotion import champions as champion_history
@@ -104,6 +106,25 @@ def test_a_newer_export_replaces_the_champion_only_when_it_is_promoted(lake):
     promote(lake, KEY)
     rollback(lake, KEY)
     assert what_is_served(lake) == "second"
+
+
+def test_traffic_after_moves(lake):
+    """The gateway's share stays after a promotion, and is 0 after a rollback."""
+    models = {str(KEY): Models("openai/large", "", "", "http://127.0.0.1:8080/v1", 30.0)}
+    export(lake, "first")
+    promote(lake, KEY)
+    serve_champion(lake, KEY)
+    first = lake.champion("gguf_export", KEY).identity[:16]
+    write_traffic(lake, KEY, TrafficRules(share=0.1, champion=first), models)
+    export(lake, "second")
+    promote(lake, KEY)
+    serve_champion(lake, KEY)
+    rules = read_rules(lake)[str(KEY)]
+    assert rules.share == 0.1 and rules.champion not in ("", first)
+    rollback(lake, KEY)
+    assert any("share" in message for message in serve_champion(lake, KEY))
+    rules = read_rules(lake)[str(KEY)]
+    assert rules.share == 0 and rules.champion == first
 
 
 def test_served_copy_that_rotted(lake):
