@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from agent_pipeline.config.assets import ASSETS, STEP_GROUPS
 from agent_pipeline.config.methods import MethodSettings
 from agent_pipeline.config.presets import PRESETS
-from agent_pipeline.config.sections import AgentSettings
+from agent_pipeline.config.sections import AgentSettings, TrafficSettings
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.publishing import FileOptions
 from agent_pipeline.options import Options, Section, allowed
@@ -68,7 +68,10 @@ def _make_settings_table() -> str:
 
 def _describe_sections() -> Iterator[str]:
     """Yield a heading and a table for each table of the settings file."""
-    sections: dict[str, type[Section]] = {'agents."project/agent"': AgentSettings}
+    sections: dict[str, type[Section]] = {
+        'agents."project/agent"': AgentSettings,
+        'agents."project/agent".traffic': TrafficSettings,
+    }
     for name, field in Settings.model_fields.items():
         if section := _find_section(field):
             sections[name] = section
@@ -79,6 +82,7 @@ def _describe_sections() -> Iterator[str]:
         rows = [
             (f"`{option}`", _show_default(option, field), str(field.description))
             for option, field in section.model_fields.items()
+            if not _find_section(field)
         ]
         yield _make_table(("setting", "default", "meaning"), rows)
 
