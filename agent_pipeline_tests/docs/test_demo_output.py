@@ -54,12 +54,16 @@ def test_printed_lines(page) -> None:
 
 
 def test_figures_of_the_readme() -> None:
-    """The three rows of the table have the figures of the recorded episodes."""
+    """The rows of the table have the figures of the recorded episodes, and of the variants."""
     text = PAGES[0].read_text(encoding="utf-8")
-    table = text[text.index("| the demo's model |") :].splitlines()[:3]
-    for row, player in zip(table, ("model", "base", "recorded"), strict=True):
-        figures = EPISODES.players[player]
+    table = text[text.index("| the demo's model |") :].splitlines()[:4]
+    parts = ("done", "must_act", "must_not", "harm")
+    expected = [
+        [EPISODES.players[player].part(name) for name in parts]
+        for player in ("model", "base", "recorded")
+    ]
+    expected.append([EPISODES.in_all_variants(name) for name in parts])
+    for row, (*shares, harm) in zip(table, expected, strict=True):
         cells = [cell.strip(" *") for cell in row.split("|")[2:6]]
-        shares = [figures.done, figures.must_act, figures.must_not]
         assert cells[:3] == list(map(str, shares))
-        assert figures.harm is not None and cells[3] == str(figures.harm.n)
+        assert harm is not None and cells[3] == str(harm.n)
