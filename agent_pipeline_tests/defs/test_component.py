@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -176,6 +177,21 @@ def test_variables_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def fresh_project(tmp_path: Path) -> Path:
+    """A project as `create-dagster` writes it today, with an asset of the user's own."""
+    program = shutil.which("create-dagster")
+    if program is None:
+        pytest.skip("no create-dagster here: `pip install create-dagster` in another environment")
+    command = [program, "project", "shopflow", "--no-uv-sync"]
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    root = tmp_path / "shopflow"
+    (root / "src" / "shopflow" / "defs" / "sessions.py").write_text(ASSET, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
 def run_dg(project: Path, tmp_path: Path) -> Callable[..., str]:
     """Run `dg` in the project, in an environment with this package's entry points."""
     metadata = tmp_path / "installed" / "agent_pipeline_here-1.dist-info"
@@ -191,14 +207,14 @@ def run_dg(project: Path, tmp_path: Path) -> Callable[..., str]:
         )
     )
     (tmp_path / "home").mkdir()
-    folders = [metadata.parent, REPOSITORY, project / "src"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "DAGSTER_HOME": str(tmp_path / "home"),
-    }
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, project: Path = project) -> str:
+        folders = [metadata.parent, REPOSITORY, project / "src"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+            "DAGSTER_HOME": str(tmp_path / "home"),
+        }
         command = [sys.executable, "-c", "from dagster_dg_cli.cli import main; main()", *arguments]
         result = subprocess.run(
             command, cwd=project, env=environment, capture_output=True, text=True
@@ -221,6 +237,19 @@ def test_commands_of_dg(project: Path, run_dg: Callable[..., str]) -> None:
     keys = {asset["asset_key"] for asset in listed["assets"]}
     assert {"sessions", "agents/sessions", "agents/adapter"} <= keys
     assert {"retrain", "mix", "compare_methods"} <= {job["name"] for job in listed["jobs"]}
+
+
+@pytest.mark.slow
+def test_project_of_create_dagster(fresh_project: Path, run_dg: Callable[..., str]) -> None:
+    """Three commands, eight lines, and the user's own asset `sessions` stays."""
+    run_dg("scaffold", "defs", TYPE, "my_agents", "--store", str(SAMPLE), project=fresh_project)
+    written = fresh_project / "src" / "shopflow" / "defs" / "my_agents" / "defs.yaml"
+    assert len(written.read_text(encoding="utf-8").split("\n\n", 1)[1].splitlines()) <= 8
+    run_dg("check", "defs", project=fresh_project)
+    listed = json.loads(run_dg("list", "defs", "--json", project=fresh_project))
+    keys = {asset["asset_key"] for asset in listed["assets"]}
+    assert {"sessions", "agents/sessions"} <= keys
+    assert {key.partition("/")[0] for key in keys - {"sessions"}} == {"agents"}
 
 
 @pytest.mark.slow
