@@ -12,9 +12,9 @@ from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
-    from agent_pipeline.readiness.agent_report import Prices
     from agent_pipeline.readiness.doctor import Doctor
     from agent_pipeline.readiness.report import Readiness
+    from agent_pipeline.sessions.cost import Prices
 
 NOT_YET, BAD_INPUT = 1, 2
 """Exit codes: no agent can be trained yet; a store or a setting cannot be read."""
@@ -54,8 +54,8 @@ def doctor(
     The command writes nothing, and asks no language model. The exit code is 0 if at least one agent
     can be trained, 1 if no agent can be trained yet, and 2 if a store or a setting cannot be read.
     """
-    from agent_pipeline.readiness.agent_report import Prices
     from agent_pipeline.readiness.screen import describe_readiness
+    from agent_pipeline.sessions.cost import Prices
 
     try:
         report = examine_stores(path, Prices(input_price, output_price, serving_price))

@@ -17,6 +17,7 @@ from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import Options
 from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.production import ProductionOptions
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
@@ -585,6 +586,7 @@ ASSETS: dict[str, type[Options]] = {
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "champion": ChampionConfig,
+    "production": ProductionOptions,
     "serving": ServingConfig,
     "episodes": EpisodesConfig,
     "method_comparison": ComparisonConfig,

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from itertools import islice, pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import dagster as dg
 
 from agent_pipeline.defs.specs import warning
 from agent_pipeline.ingestion.drift import Drift, Share
+from agent_pipeline.promotion.production import ModelWeek
 
 PREVIEW_ROWS = 5
 NAMED = 10
@@ -196,6 +198,26 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
+    return _picture(figure, title)
+
+
+def weekly_shares(rows: Mapping[str, Sequence[ModelWeek]], title: str) -> dg.MetadataValue:
+    """Draw the share of good sessions per week, with its interval, for each model."""
+    figure, axes = _figure(title, size=(11, 4.2))
+    for server, weeks in rows.items():
+        shares = [week.good for week in weeks]
+        values = [share.value or 0.0 for share in shares]
+        below = [value - (share.low or 0.0) for value, share in zip(values, shares, strict=True)]
+        above = [(share.high or 0.0) - value for value, share in zip(values, shares, strict=True)]
+        colour = _COLOUR if server == "champion" else None
+        days = [date.fromisoformat(week.week) for week in weeks]
+        axes.errorbar(
+            days, values, [below, above], label=server, marker="o", capsize=3, color=colour
+        )
+    axes.set_ylabel("share of good sessions")
+    axes.set_ylim(0, 1.02)
+    axes.legend()
+    figure.autofmt_xdate()
     return _picture(figure, title)
 
 

@@ -16,6 +16,9 @@ from agent_pipeline.pages.desk import DEFAULT_REVIEW, ReviewDesk, ReviewOptions
 from agent_pipeline.pages.nights import make_night_page
 from agent_pipeline.pages.overview import list_agents, list_nights, read_night
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
+from agent_pipeline.promotion.production import ASSET as PRODUCTION
+from agent_pipeline.promotion.production import read_production_report
+from agent_pipeline.promotion.production_page import make_production_page
 from agent_pipeline.reports.episode_page import make_episode_page
 from agent_pipeline.reports.page import PAGE, make_context
 from agent_pipeline.reports.rendering import (
@@ -167,6 +170,13 @@ class Site:
         page = make_episode_page(self.lake.latest("episodes", key))
         return respond("page.jinja", make_context(page), key, "episodes")
 
+    def show_production(self, request: "Request") -> "Response":
+        """Return the comparison of the champion with the agent that it replaces."""
+        key = find_key(request)
+        report = read_production_report(self.lake.latest(PRODUCTION, key))
+        page = make_production_page(self.lake, key, report)
+        return respond("page.jinja", make_context(page), key, "production")
+
     def show_nights(self, request: "Request") -> "Response":
         """Return the decisions and the moves of the served model."""
         key = find_key(request)
@@ -203,6 +213,7 @@ def make_app(settings: Settings, options: ReviewOptions = DEFAULT_REVIEW) -> "St
         Route(f"{agent}/evaluation", site.show_evaluation),
         Route(f"{agent}/decision", site.show_decision),
         Route(f"{agent}/episodes", site.show_episodes),
+        Route(f"{agent}/production", site.show_production),
         Route(f"{agent}/night", site.show_nights),
     ]
     handlers: dict[Any, Callable[..., Any]] = {PipelineError: show_error, 404: show_missing}

@@ -9,6 +9,9 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.pages.nights import make_night_page
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
+from agent_pipeline.promotion.production import ASSET as PRODUCTION
+from agent_pipeline.promotion.production import read_production_report
+from agent_pipeline.promotion.production_page import make_production_page
 from agent_pipeline.reports.episode_page import make_episode_page
 from agent_pipeline.reports.page import PAGE, render
 from agent_pipeline.reports.rendering import FileLinks, name_session_file, render_page
@@ -78,4 +81,7 @@ def find_stored_pages(lake: Lake, key: PartitionKey) -> dict[str, str]:
                 pages[name] = (artifact.path / PAGE).read_text(encoding="utf-8")
     with suppress(DataError):
         pages["episodes"] = render(make_episode_page(lake.latest("episodes", key)))
+    with suppress(DataError):
+        report = read_production_report(lake.latest(PRODUCTION, key))
+        pages["production"] = render(make_production_page(lake, key, report))
     return pages

@@ -7,5 +7,7 @@
   and `decision_facts`.
 - The nightly run of a decision: `nightly_decision`, and its record (`decision`, `ledger`).
 - The texts of a decision: `decision_wording`, `decision_page` and `next_steps`.
+- The sessions of production: `production_sessions`, their comparison (`production_pairs`,
+  `production`) and its page (`production_page`).
 - Serving: `champions`, `hub`, `mlflow_runs` and `own_models`.
 """

@@ -101,6 +101,7 @@ class ReasonKind(StrEnum):
     TOO_FEW_NEWER_TASKS = "too few newer tasks"
     CONTRADICTED = "contradicted"
     NOT_CONTRADICTED = "not contradicted"
+    WORSE_IN_PRODUCTION = "worse in production"
     NO_WORLD = "no world"
     HARM_NOT_MEASURED = "harm not measured"
     UNVERIFIED_SESSIONS = "unverified"

@@ -236,6 +236,11 @@ def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> s
                 "on newer tasks, it is worse than the previous champion, with a p-value of "
                 f"{values.chance}"
             )
+        case ReasonKind.WORSE_IN_PRODUCTION:
+            return (
+                f"in production, {values.share} of its tasks are good, and "
+                f"{values.baseline_share} of the tasks of the {reason.name}"
+            )
         case ReasonKind.NOT_CONTRADICTED:
             return f"on newer tasks, it is not shown to be worse: the p-value is {values.chance}"
     return ""

@@ -6,6 +6,7 @@ model.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +23,19 @@ PLAYED_MODELS = {"champion", "gguf", "adapter"}
 """The model names in sessions that `agent-pipeline play` writes for the lake's own models."""
 _IDENTITY = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}")
 _TAG = re.compile(r":[\w.-]+$")
+
+
+@dataclass(frozen=True)
+class ServedName:
+    """A name under which servers offer the champion of a partition.
+
+    Attributes:
+        key: The partition.
+        first_export: The time of the partition's first export.
+    """
+
+    key: PartitionKey
+    first_export: datetime | None
 
 
 class OwnModels:
@@ -46,18 +60,20 @@ class OwnModels:
             lake: The lake.
             names: By partition, the settings `serving.name` and `serving.hub`.
         """
-        self._first_export_by_name: dict[str, datetime | None] = {}
-        self._identities: set[str] = set()
+        self._served_by_name: dict[str, ServedName] = {}
+        self._partitions_by_identity: dict[str, PartitionKey] = {}
         for key in lake.partitions("models", EXPORT):
             history = lake.history(EXPORT, key)
             export_times = [datetime.fromisoformat(entry.when) for entry in history if entry.when]
             first_export = min(export_times, default=None)
             for name in (str(key), _ollama_name(key), *(names or {}).get(key, ())):
                 if name:
-                    self._first_export_by_name[name.lower()] = first_export
+                    self._served_by_name[name.lower()] = ServedName(key, first_export)
             for asset in (EXPORT, *map(name_adapter_asset, STEPS)):
                 moves = history if asset == EXPORT else lake.history(asset, key)
-                self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
+                for entry in moves:
+                    if entry.latest:
+                        self._partitions_by_identity[entry.latest[:16]] = key
 
     def made(self, row: Mapping[str, Any]) -> bool:
         """Return whether one of the lake's own models answered in a session.
@@ -68,23 +84,52 @@ class OwnModels:
         Args:
             row: The session's `model_id`, `context`, `session_id` and `created_at`.
         """
-        return any(self._is_own(model.strip().lower(), row) for model in list_answering_models(row))
+        models = [model.strip().lower() for model in list_answering_models(row)]
+        return any(_is_played(model, row) or self._find_owner(model, row) for model in models)
 
-    def _is_own(self, model: str, row: Mapping[str, Any]) -> bool:
-        """Return whether a model that answered in a session is one of the lake's own models."""
-        if any(identity in self._identities for identity in _IDENTITY.findall(model)):
-            return True
-        is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")
-        if row["session_id"].startswith(PLAYED) and is_played_model:
-            return True
+    def find_partition(self, row: Mapping[str, Any]) -> PartitionKey | None:
+        """Return the partition whose model answered in a session, or None.
+
+        The models of other stores, and the models of `agent-pipeline play`, have no partition.
+
+        Args:
+            row: As for `made`.
+        """
+        models = [model.strip().lower() for model in list_answering_models(row)]
+        owners = (self._find_owner(model, row) for model in models)
+        return next((owner for owner in owners if owner), None)
+
+    def has_other_models(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a model that is not from this lake answered in a session too."""
+        models = [model.strip().lower() for model in list_answering_models(row)]
+        return any(
+            not _is_played(model, row) and self._find_owner(model, row) is None for model in models
+        )
+
+    def _find_owner(self, model: str, row: Mapping[str, Any]) -> PartitionKey | None:
+        """Return the partition that has a model that answered in a session, or None."""
+        for identity in find_identities(model):
+            if identity in self._partitions_by_identity:
+                return self._partitions_by_identity[identity]
         created = row["created_at"]
-        for name, first_export in self._first_export_by_name.items():
+        for name, served in self._served_by_name.items():
             if not _is_called(model, name):
                 continue
             # A session without a time may be from our model.
-            if created is None or first_export is None or created >= first_export:
-                return True
-        return False
+            if created is None or served.first_export is None or created >= served.first_export:
+                return served.key
+        return None
+
+
+def find_identities(model: str) -> list[str]:
+    """Return the beginnings of identities of exports or adapters in the name of a model."""
+    return _IDENTITY.findall(model.lower())
+
+
+def _is_played(model: str, row: Mapping[str, Any]) -> bool:
+    """Return whether `agent-pipeline play` wrote a session with one of the lake's models."""
+    is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")
+    return is_played_model and str(row["session_id"]).startswith(PLAYED)
 
 
 def _is_called(model: str, name: str) -> bool:

@@ -6,6 +6,9 @@ Both are compared on the tasks that are newer than the training of both. If a ch
 promotion, it is written into the ledger before the champion moves. So if a rollback is killed
 between the two steps, the next run completes it. A check uses the yearly error budget, like a
 decision.
+
+The sessions of production may contradict the promotion too (`production`), as long as the champion
+is served.
 """
 
 from collections.abc import Callable
@@ -14,11 +17,13 @@ from datetime import datetime, timedelta
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import CompareResult, adapter_of_export
+from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
 from agent_pipeline.promotion.decision_facts import collect_facts_since
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.error_budget import count_decisions_in_year
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
 from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.production import ProductionReport
 from agent_pipeline.promotion.rules import MAX_SHARE_TURNED_BAD, check_probation
 from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.sessions.session import hash_json
@@ -123,6 +128,82 @@ def run_probation_check(
         lake.set_champion(
             promotion.previous, why=summarize(entry.decision), who=who, expected=generation
         )
+    return entry
+
+
+def roll_back_worse_champion(
+    lake: Lake, key: PartitionKey, report: ProductionReport, who: str
+) -> LedgerEntry | None:
+    """Restore the previous champion if the champion is shown to be worse in production.
+
+    The rollback is written into the ledger before the champion moves, as in `run_probation_check`.
+    The sequential test has an error rate of its own, so the rollback uses no yearly error budget.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        report: The report of the asset `production`.
+        who: The run, for the ledger.
+
+    Returns:
+        The rollback; `None` if the champion is not shown to be worse, if a person promoted it, or
+        if there is no previous champion.
+
+    Raises:
+        DataError: The champion moved in the meantime.
+    """
+    generation = lake.pointers(EXPORT, key).generation
+    promotion = find_self_promotion(lake, key)
+    if promotion is None or promotion.champion.identity != report.champion:
+        return None
+    entry = _find_rollback(lake, key, promotion)  # a killed run may have left it
+    if entry is None and not report.worse_than:
+        return None
+    if entry is None:
+        entry = _write_rollback(lake, key, promotion, report, who)
+    lake.set_champion(
+        promotion.previous, why=summarize(entry.decision), who=who, expected=generation
+    )
+    return entry
+
+
+def _write_rollback(
+    lake: Lake, key: PartitionKey, promotion: SelfPromotion, report: ProductionReport, who: str
+) -> LedgerEntry:
+    """Write into the ledger that production shows the champion to be worse."""
+    reasons = [
+        DecisionReason(
+            ReasonKind.WORSE_IN_PRODUCTION,
+            comparison.rival,
+            "roll back",
+            comparison.champion_share.value,
+            comparison.rival_share.value,
+            comparison.margin,
+        )
+        for comparison in report.worse_than
+    ]
+    decision = Decision(
+        outcome="roll back",
+        p_value=None,
+        allowed_error=report.worse_than[0].allowed_error,
+        more_tasks=0,
+        figures=(),
+        reasons=tuple(reasons),
+    )
+
+    def make_entry(number: int) -> LedgerEntry:
+        return LedgerEntry(
+            number=number,
+            when=now(),
+            who=who,
+            candidate=promotion.champion.identity,
+            champion=promotion.previous.identity,
+            evaluator="production",
+            decision=decision,
+        )
+
+    entry = open_ledger(lake, key).append(make_entry)
+    assert entry is not None  # `make_entry` always returns an entry
     return entry
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-import msgspec
 import pyarrow as pa
 
 from agent_pipeline.config.assets import AdapterConfig, ChampionConfig
@@ -71,6 +70,14 @@ from agent_pipeline.readiness.token_counts import (
 from agent_pipeline.readiness.training_outlook import TrainingMachine, foresee_training
 from agent_pipeline.readiness.verdicts import find_blockers, propose_settings
 from agent_pipeline.selection.leaks import Leaks, compare_trials
+from agent_pipeline.sessions.cost import (
+    DAYS_PER_MONTH,
+    NO_PRICES,
+    Prices,
+    TokenCounts,
+    compute_cost,
+    read_tokens,
+)
 from agent_pipeline.sessions.tables import make_column
 from agent_pipeline.shares import wilson
 from agent_pipeline.sources.registry import SOURCES
@@ -83,25 +90,7 @@ _BENCHMARKS = frozenset(
     reader.name for reader in SOURCES if ".sources.benchmarks." in f"{reader.__module__}."
 )
 """Readers of the results of benchmarks. Their judgments and scores come from the benchmark."""
-_DAYS_PER_MONTH = 30
 _MACHINE_JUDGES = ("score", "metrics", "llm")
-
-
-class Prices(msgspec.Struct, frozen=True):
-    """Prices with which a report compares today's model with an own model.
-
-    Attributes:
-        input_usd: US dollars per million input tokens of today's model.
-        output_usd: US dollars per million output tokens of today's model.
-        own_model_usd: US dollars per month for the machine that serves an own model.
-    """
-
-    input_usd: float = 0.0
-    output_usd: float = 0.0
-    own_model_usd: float | None = None
-
-
-NO_PRICES = Prices()
 
 
 @dataclass(frozen=True)
@@ -496,12 +485,11 @@ def _weigh(
     per_day = 0.0
     if contents.last:
         per_day = tasks_per_day((facts.created_at for facts in sessions), contents.last)
-    input_tokens = _average(_read_usage(facts, _INPUT_TOKENS) for facts in sessions)
-    output_tokens = _average(_read_usage(facts, _OUTPUT_TOKENS) for facts in sessions)
-    cost = _average(facts.cost_usd for facts in sessions)
-    if input_tokens is not None and (prices.input_usd or prices.output_usd):
-        cost = input_tokens * prices.input_usd + (output_tokens or 0) * prices.output_usd
-        cost /= 1_000_000
+    counts = [read_tokens(facts.usage) for facts in sessions]
+    tokens = TokenCounts(
+        _average(count.input for count in counts), _average(count.output for count in counts)
+    )
+    cost = compute_cost(_average(facts.cost_usd for facts in sessions), tokens, prices)
     requests = {split.groups.get(task_key, task_key) for task_key in split.task_keys.values()}
     judged = judges.acceptable + judges.unacceptable
     return Worth(
@@ -510,20 +498,11 @@ def _weigh(
         requests=len(requests),
         call_share=_share(sum(facts.call_turns for facts in sessions), contents.turns),
         judged_share=_share(judged, len(sessions)),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        usd_per_month=cost * per_day * _DAYS_PER_MONTH if cost is not None and per_day else None,
+        input_tokens=tokens.input,
+        output_tokens=tokens.output,
+        usd_per_month=cost * per_day * DAYS_PER_MONTH if cost is not None and per_day else None,
         usd_own_model=prices.own_model_usd,
     )
-
-
-_INPUT_TOKENS = ("input_tokens", "prompt_tokens")
-_OUTPUT_TOKENS = ("output_tokens", "completion_tokens")
-"""Names of token counts in stores."""
-
-
-def _read_usage(facts: SessionFacts, names: Iterable[str]) -> float | None:
-    return next((float(facts.usage[name]) for name in names if name in facts.usage), None)
 
 
 def _average(values: Iterable[float | None]) -> float | None:

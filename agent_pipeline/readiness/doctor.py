@@ -23,12 +23,7 @@ from agent_pipeline.judging.llm_client import SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.readiness.agent_report import (
-    NO_PRICES,
-    AgentSettingsInForce,
-    Prices,
-    report_agent,
-)
+from agent_pipeline.readiness.agent_report import AgentSettingsInForce, report_agent
 from agent_pipeline.readiness.examination import (
     Examination,
     ExaminationRules,
@@ -40,6 +35,7 @@ from agent_pipeline.readiness.machine import count_cores, measure_machine
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.token_counts import BaseTokens, load_tokens
 from agent_pipeline.readiness.training_outlook import TrainingMachine
+from agent_pipeline.sessions.cost import NO_PRICES, Prices
 from agent_pipeline.sources.base import TraceSource, files_of
 from agent_pipeline.storage.lake import Lake
 

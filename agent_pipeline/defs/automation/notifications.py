@@ -120,7 +120,7 @@ def _of_materialization(
             f"{pending} sessions wait for the language model that judges: a limit, or an outage.",
         )
     if (
-        asset == "champion"
+        asset in ("champion", "production")
         and "probation" in metadata
         and "roll back" in (sentence := str(metadata["probation"].value))
     ):

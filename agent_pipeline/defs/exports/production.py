@@ -1,0 +1,157 @@
+"""The asset `production`, which compares the champion with the agent that it replaces."""
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ChampionConfig, ServingConfig
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers, page_link, table, weekly_shares
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import serve_champion
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.ledger import LedgerEntry
+from agent_pipeline.promotion.own_models import OwnModels
+from agent_pipeline.promotion.probation import find_self_promotion, roll_back_worse_champion
+from agent_pipeline.promotion.production import (
+    ProductionOptions,
+    ProductionReport,
+    measure_production,
+    read_production_report,
+)
+from agent_pipeline.promotion.production_page import (
+    FIGURES_HEAD,
+    describe_comparison,
+    describe_figures,
+    describe_limits,
+    describe_report,
+    list_shares,
+)
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.storage.lake import Lake
+
+CHECK = "champion_is_no_worse_in_production"
+
+
+@dg.asset(
+    **asset_options(
+        "exports",
+        {"report"},
+        ARTIFACTS,
+        ProductionOptions,
+        checks=[
+            own_check(
+                "production",
+                CHECK,
+                "Passes if the sessions of production do not show that the champion is worse than "
+                "the agent that it replaces, or than the previous champion. If it fails, run "
+                "`agent-pipeline rollback`.",
+            )
+        ],
+    ),
+    deps=["judged_sessions"],
+)
+def production(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """The comparison of the champion with the agent that it replaces, in the logged sessions.
+
+    The report has one line per model and week: sessions, verdicts, errors, turns, tokens and cost.
+    A sequential test compares the verdicts every night. If the champion was promoted automatically
+    and is shown to be worse, the previous champion is restored.
+    """
+    with user_errors():
+        options = in_force(context, workspace, ProductionOptions)
+        lake, key, settings = workspace.open_lake(), agent_key(context), workspace.settings()
+        serving = resolve(settings, ServingConfig, key).options
+        own_models = OwnModels(lake, {key: (serving.name, serving.hub)})
+        artifact = measure_production(lake, key, own_models, options)
+        report = read_production_report(artifact)
+        rolled_back = _roll_back(context, workspace, lake, key, report)
+        sentences = [describe_report(report), *map(describe_comparison, report.comparisons)]
+        for sentence in sentences:
+            context.log.info(sentence)
+        shares = list_shares(report)
+        plot = (
+            {"shares": weekly_shares(shares, "share of good sessions per week")} if shares else {}
+        )
+        return dg.MaterializeResult(
+            value=artifact,
+            data_version=version(artifact.identity),
+            metadata={
+                "comparison": "\n".join(sentences),
+                **page_link(settings.pages_url, key, "production"),
+                "models": table(FIGURES_HEAD, map(describe_figures, report.totals)),
+                "left_out": "; ".join(describe_limits(report)) or "nothing",
+                **plot,
+                **({"probation": summarize(rolled_back.decision)} if rolled_back else {}),
+                **numbers(
+                    {
+                        f"{name}_against_{comparison.rival.replace(' ', '_')}": value
+                        for comparison in report.comparisons
+                        for name, value in (
+                            ("p_value", comparison.p_value),
+                            ("drop", comparison.drop.value),
+                        )
+                    }
+                ),
+            },
+            check_results=[
+                warning(
+                    CHECK,
+                    not report.worse_than,
+                    " ".join([*sentences, _describe_remedy(lake, key, report, rolled_back)]),
+                )
+            ],
+        )
+
+
+def _roll_back(
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    lake: Lake,
+    key: PartitionKey,
+    report: ProductionReport,
+) -> LedgerEntry | None:
+    """Restore and serve the previous champion if the settings allow that and production demands it.
+
+    Args:
+        context: The run.
+        workspace: The settings.
+        lake: The lake.
+        key: The partition.
+        report: The comparison.
+    """
+    settings = workspace.settings()
+    champion_options = resolve(settings, ChampionConfig, key).options
+    if champion_options.approve != "auto" or not champion_options.probation_nights:
+        return None
+    entry = roll_back_worse_champion(lake, key, report, f"run {context.run_id}")
+    if entry is None:
+        return None
+    context.log.warning(f"the champion {entry.candidate[:16]}: {summarize(entry.decision)}")
+    serving = resolve(settings, ServingConfig, key).options.model_dump()
+    redactor = Redactor(settings.redaction_options)
+    for line in serve_champion(lake, key, **serving, redactor=redactor):
+        context.log.info(line)
+    return entry
+
+
+def _describe_remedy(
+    lake: Lake, key: PartitionKey, report: ProductionReport, rolled_back: LedgerEntry | None
+) -> str:
+    """Return what was done about a worse champion, or what a person can do about it."""
+    if rolled_back:
+        return f"{(rolled_back.champion or '')[:16]} is the champion again."
+    if not report.worse_than:
+        return ""
+    if not report.previous:
+        return "There is no previous champion: let the agent answer again."
+    by_whom = "a decision" if find_self_promotion(lake, key) else "a person"
+    return (
+        f"It was promoted by {by_whom}, and nothing was rolled back: run "
+        f"`agent-pipeline rollback {key}`, or let the agent answer again."
+    )
