@@ -12,6 +12,7 @@ from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import PairingStrategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.evaluation.variants import EVERY_VARIANT
+from agent_pipeline.judging.curation import ServedModelSessions
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.models.base_model import EMBEDDED
@@ -94,12 +95,13 @@ class CurationConfig(Options):
             "session is dropped."
         ),
     )
-    served_model_sessions: Literal["drop", "keep"] = Field(
-        default="drop",
+    served_model_sessions: ServedModelSessions = Field(
+        default="judged",
         description=(
-            "What happens to sessions in which a model of this lake answered: drop or "
-            "keep. The model names in a session identify such sessions. A model "
-            "that learns from its own sessions repeats its own mistakes."
+            "Which sessions may be trained on in which a model of this lake answered. drop: none. "
+            "judged: good sessions, if a person or the store's judgment, score or declared metric "
+            "gave the verdict. keep: all. A model that learns from its own sessions repeats its "
+            "own mistakes."
         ),
     )
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from agent_pipeline.judging.repetitions import (
 )
 from agent_pipeline.judging.rows import CuratedRow, JudgedRow
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns, remove_leaks
-from agent_pipeline.judging.verdict_policy import VERIFIERS
+from agent_pipeline.judging.verdict_policy import VERIFIERS, VerdictSource
 from agent_pipeline.sessions.session import Message, list_answering_models
 from agent_pipeline.sessions.tables import restore_session
 from agent_pipeline.sessions.transcript import count_characters
@@ -94,17 +94,37 @@ _WITH_DETAIL = (
 """The drop reasons that are counted by their detail."""
 
 
+ServedModelSessions = Literal["drop", "judged", "keep"]
+"""Which sessions of the lake's own models may be trained on: none, those that no machine judged
+good, or all.
+"""
+
+JUDGES_OF_OWN_SESSIONS: tuple[VerdictSource, ...] = ("label", "judgment", "score", "metrics")
+"""Judges that are no machine: a person, and the store's judgment, score or declared metric."""
+
+
 @dataclass(frozen=True)
 class OwnSessions:
     """How curation treats sessions in which a model of this lake answered.
 
     Attributes:
         is_from_served_model: Returns whether a model of this lake answered in a row's session.
-        keep: Whether such sessions are kept; they are counted in any case.
+        setting: Which of these sessions may be trained on; they are counted in any case.
     """
 
     is_from_served_model: Callable[[JudgedRow], bool]
-    keep: bool = False
+    setting: ServedModelSessions = "judged"
+
+    def may_train(self, row: JudgedRow) -> bool:
+        """Return whether a session in which a model of the lake answered may be trained on.
+
+        A language model or a measure as judge may like the mistakes of the model, and the next
+        model would learn them. So with `judged`, the session must be good, and a person or the
+        store must have said so. A bad session is not used as a bad answer either.
+        """
+        if self.setting == "judged":
+            return row["verdict"] == "acceptable" and row["verdict_by"] in JUDGES_OF_OWN_SESSIONS
+        return self.setting == "keep"
 
 
 @dataclass
@@ -249,7 +269,7 @@ def check_row(row: JudgedRow, rules: CurationRules) -> CheckedRow:
         cleaned.remaining_leak,
         rules.required_measures,
         rules.max_characters,
-        own_sessions is not None and is_served and not own_sessions.keep,
+        own_sessions is not None and is_served and not own_sessions.may_train(row),
         rules.preconditions,
     )
     return CheckedRow(row, candidate, bool(cleaned.removed_lines), is_served)

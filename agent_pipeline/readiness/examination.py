@@ -133,7 +133,7 @@ class ExaminationRules:
                 compile_leak_patterns(curation.verdict_leaks),
                 [measure.name for measure in parse_measures(curation.required_measures)],
                 curation.max_characters,
-                OwnSessions(own_models.made, curation.served_model_sessions == "keep"),
+                OwnSessions(own_models.made, curation.served_model_sessions),
                 Preconditions.parse(settings.preconditions(key)),
             ),
             max_sessions=curation.max_sessions,

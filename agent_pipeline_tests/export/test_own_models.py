@@ -2,10 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from agent_pipeline.judging.curation import CurationBounds, OwnSessions, curate_rows
+from agent_pipeline.judging.curation import (
+    CurationBounds,
+    OwnSessions,
+    ServedModelSessions,
+    curate_rows,
+)
 from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
@@ -116,37 +122,37 @@ def test_played_sessions(lake: Lake, model: str, own: bool):
     assert not OwnModels(lake).made(row(model, "support-001"))
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_curation_keeps_them_out_by_default_and_counts_them(lake: Lake, keep: bool):
-    """Nothing kept a served model's sessions out of the next training."""
+@pytest.mark.parametrize("setting", get_args(ServedModelSessions))
+def test_training_on_own_sessions(lake: Lake, setting: ServedModelSessions):
+    """A model must not learn from itself unnoticed: with `judged`, no machine judge admits a session."""
     put_models(lake)
-    rows = [
-        judged_row(
-            "own good",
-            chat("a", "b"),
-            model_id="shop/support",
-            created_at=LATER,
-            judgment="acceptable",
-        ),
-        judged_row(
-            "own bad",
-            chat("c", "d"),
-            model_id="shop/support",
-            created_at=LATER,
-            judgment="unacceptable",
-        ),
-        judged_row(
-            "other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER, judgment="acceptable"
-        ),
-    ]
-    curation, curated = curate_rows(
-        lambda: rows, [], CurationBounds(), [], OwnSessions(OwnModels(lake).made, keep)
-    )
-    uses = {
-        each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"])
-        for each in curated
+    good, bad = "acceptable", "unacceptable"
+    verdicts = {
+        "own person": (good, "label"),
+        "own metric": (good, "metrics"),
+        "own machine": (good, "llm"),
+        "own bad": (bad, "label"),
+        "own unjudged": (None, None),
     }
-    assert curation.by_served_model == 2 and uses["other"][0] == SessionUse.POSITIVE
-    dropped = (SessionUse.NEITHER, "served_model", "shop/support")
-    assert uses["own good"] == ((SessionUse.POSITIVE, None, None) if keep else dropped)
-    assert (uses["own bad"] == dropped) != keep
+    rows = [
+        judged_row(name, chat(f"a {name}", f"b {name}"), model_id="shop/support", created_at=LATER)
+        | {"verdict": verdict, "verdict_by": judge}
+        for name, (verdict, judge) in verdicts.items()
+    ]
+    other = judged_row("other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER)
+    rows.append(other | {"verdict": good, "verdict_by": "llm"})
+    curation, curated_rows = curate_rows(
+        lambda: rows, [], CurationBounds(), [], OwnSessions(OwnModels(lake).made, setting)
+    )
+    curated = {row["session_id"]: row for row in curated_rows}
+    assert curation.by_served_model == 5
+    used = {name for name, row in curated.items() if row["use"] != SessionUse.NEITHER}
+    admitted: dict[str, set[str]] = {
+        "drop": set(),
+        "judged": {"own person", "own metric"},
+        "keep": {"own person", "own metric", "own machine", "own bad"},
+    }
+    assert used == {"other"} | admitted[setting]
+    if setting != "keep":
+        assert curated["own bad"]["drop_reason"] == "served_model"
+        assert curated["own bad"]["drop_detail"] == "shop/support"

@@ -359,30 +359,23 @@ def curated_sessions(
         bounds = CurationBounds(config.max_sessions, config.max_characters)
         lake, settings = workspace.open_lake(), workspace.settings()
         served = resolve(settings, ServingConfig, key).options
-        own_models, keep_own = (
-            OwnModels(lake, {key: (served.name, served.hub)}),
-            config.served_model_sessions == "keep",
-        )
+        own_models = OwnModels(lake, {key: (served.name, served.hub)})
         curated = curate_sessions(
             lake,
             key,
             config.required_measures,
             bounds,
             config.verdict_leaks,
-            OwnSessions(own_models.made, keep_own),
+            OwnSessions(own_models.made, config.served_model_sessions),
             Preconditions.parse(settings.preconditions(key)),
         )
         table, curation = curated.table, curated.curation
         counts = Counter(curation.reasons)
         if curation.by_served_model:
-            fate = (
-                "they are kept as any other"
-                if keep_own
-                else 'served_model_sessions = "keep" would train on them'
-            )
             context.log.warning(
                 f"{curation.by_served_model} of {counts.total()} sessions have answers of a model "
-                f"of this lake: {fate}"
+                f"of this lake, and {counts['served_model']} of these are dropped "
+                f'(served_model_sessions = "{config.served_model_sessions}")'
             )
         return dg.MaterializeResult(
             value=table,
