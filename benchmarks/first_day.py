@@ -82,6 +82,15 @@ def read_omniagents(folder: Path) -> Truth:
     return Truth(len(sessions), good)
 
 
+def read_sessions_database(file: Path) -> Truth:
+    """The verdicts are in a file of labels beside the database."""
+    labels = json.loads((file.parent / "openai_agents_labels.json").read_text(encoding="utf-8"))
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
+        query = "SELECT count(DISTINCT session_id) FROM agent_messages"
+        (sessions,) = database.execute(query).fetchone()
+    return Truth(sessions, sum(label["reward"] == 1.0 for label in labels))
+
+
 def without_verdicts(sessions: int) -> Callable[[Path], Truth]:
     return lambda path: Truth(sessions, 0)
 
@@ -110,7 +119,7 @@ EXPORTS = (
     Export(
         "OpenAI Agents SDK",
         REAL_TRACES / "stores" / "openai_agents_sessions.db",
-        without_verdicts(100),
+        read_sessions_database,
     ),
     Export("omniagents", REAL_TRACES / "stores" / "omniagents_home", read_omniagents),
     Export("Claude Code", PUBLIC_REPORTS / "cc_parallel_tree", without_verdicts(1)),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 console = Console()
 
 BAD_INPUT = 2
+MAX_NAMES = 8
+"""Largest number of written settings that are named."""
 
 
 def init(
@@ -97,7 +99,10 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         report = second.report(note_progress)
     for line in describe_readiness(report):
         typer.echo(line)
-    what = ", ".join(choice.full_name for choice in proposed.added) or "nothing was missing"
+    names = [choice.full_name for choice in proposed.added]
+    if len(names) > MAX_NAMES:
+        names[MAX_NAMES:] = [f"{len(names) - MAX_NAMES:,} others"]
+    what = ", ".join(names) or "nothing was missing"
     action = "added to" if text else "written to"
     console.print(f"\n{file}: {what} ({action} the file).", markup=False, soft_wrap=True)
     for kept in proposed.kept:

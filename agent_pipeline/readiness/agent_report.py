@@ -5,9 +5,9 @@ belongs to `examination`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from statistics import median
 
 import pyarrow as pa
@@ -15,11 +15,12 @@ import pyarrow as pa
 from agent_pipeline.config.assets import AdapterConfig, ChampionConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.datasets.ledger import Ledger, add_tasks, read_ledger
+from agent_pipeline.datasets.ledger import LEDGER_TABLE, Ledger, add_tasks, read_ledger
 from agent_pipeline.datasets.sketches import group_similar_texts
 from agent_pipeline.datasets.splits import (
     MIN_REQUEST_SIMILARITY,
     SPLITS,
+    SplitSizes,
     find_empty_splits,
     find_overlaps,
     find_root_tasks,
@@ -38,6 +39,8 @@ from agent_pipeline.promotion.error_budget import (
 )
 from agent_pipeline.promotion.ledger import open_ledger
 from agent_pipeline.promotion.next_steps import (
+    MAX_HELD_OUT,
+    SHARE_STEPS_PER_ONE,
     collect_tasks,
     share_that_suffices,
     tasks_per_day,
@@ -68,7 +71,7 @@ from agent_pipeline.readiness.token_counts import (
     find_length_problem,
 )
 from agent_pipeline.readiness.training_outlook import TrainingMachine, foresee_training
-from agent_pipeline.readiness.verdicts import find_blockers, propose_settings
+from agent_pipeline.readiness.verdicts import EmptySplits, find_blockers, propose_settings
 from agent_pipeline.selection.leaks import Leaks, compare_trials
 from agent_pipeline.sessions.cost import (
     DAYS_PER_MONTH,
@@ -85,6 +88,9 @@ from agent_pipeline.storage.lake import Lake
 
 MIN_LABELLED = 30
 """Smallest number of labelled sessions from which the agreement of a judge is reported."""
+
+MIN_RATE_PERIOD = timedelta(days=2)
+"""Shortest time between the first and the last session from which a rate per day is shown."""
 
 _BENCHMARKS = frozenset(
     reader.name for reader in SOURCES if ".sources.benchmarks." in f"{reader.__module__}."
@@ -159,8 +165,9 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
     dropped = _count_dropped(sessions, decisions)
     outlook = _look_ahead(split, agent, contents.last)
     empty_splits = find_empty_splits(split.rows, agent.settings.split_sizes)
+    fuller = _find_fuller_split(split, agent) if empty_splits else None
     blockers = find_blockers(
-        contents, judges, dropped, empty_splits, agent.key, len(split.trainable)
+        contents, judges, dropped, EmptySplits(empty_splits, fuller), agent.key
     )
     if any(overlaps.values()):
         blockers.append(Blocker("overlap", _OVERLAP))
@@ -181,7 +188,9 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         outlook=outlook,
         worth=_weigh(sessions, split, judges, contents, agent.prices),
         training=_foresee_training(adapter, contents, tasks, agent),
-        settings=propose_settings(agent.key, tasks, judges, outlook, max_length, contents),
+        settings=propose_settings(
+            agent.key, tasks, judges, fuller or outlook.share, max_length, contents
+        ),
         preconditions=_propose_preconditions(examination, split, agent),
         notes=list(dict.fromkeys(examination.notes)),
     )
@@ -439,7 +448,7 @@ def _look_ahead(
     turns = _count_turns_per_task(split, tasks.select, policy.select_turns)
     needed = count_tasks_for_decision(policy, decisions, turns)
     sizes = agent.settings.split_sizes
-    rate = tasks_per_day(tasks.first_seen.values(), last) if last else 0.0
+    rate = _measure_rate(tasks.first_seen.values(), last)
     missing = needed - len(tasks.select)
     can_wait = missing > 0 and rate * sizes.select > 0
     return DecisionOutlook(
@@ -452,6 +461,44 @@ def _look_ahead(
         weeks=missing / (rate * sizes.select) / 7 if can_wait else None,
         share=(share_that_suffices(tasks, needed, sizes) if missing > 0 else None),
     )
+
+
+def _find_fuller_split(split: SplitRows, agent: AgentSettingsInForce) -> SplitSizes | None:
+    """Return the smallest sizes with which every split has a trainable task.
+
+    Returns:
+        The sizes, or None if no sizes help, or if the splits of the tasks are already recorded.
+    """
+    if agent.lake.has(LEDGER_TABLE, agent.key):
+        return None
+    keys = {split.task_keys[facts.session_id] for facts in split.trainable}
+    tasks = {split.groups.get(key, key) for key in keys}
+    steps = [step / SHARE_STEPS_PER_ONE for step in range(1, SHARE_STEPS_PER_ONE)]
+    candidates = [
+        SplitSizes(test, select)
+        for test in steps
+        for select in steps
+        if test + select <= MAX_HELD_OUT
+    ]
+    for sizes in sorted(candidates, key=lambda sizes: sizes.test + sizes.select):
+        if len({sizes.find_split(task) for task in tasks}) == len(SPLITS):
+            return sizes
+    return None
+
+
+def _measure_rate(times: Collection[datetime | None], last: datetime | None) -> float:
+    """Return how many of these times fall on a day, or 0 if they cover too little time.
+
+    An export that was written at once says nothing about the number per day.
+
+    Args:
+        times: The times.
+        last: The time at which the last session began.
+    """
+    known = [time for time in times if time is not None]
+    if last is None or not known or last - min(known) < MIN_RATE_PERIOD:
+        return 0.0
+    return tasks_per_day(known, last)
 
 
 def _count_turns_per_task(split: SplitRows, select: set[str], select_turns: int) -> float:
@@ -482,9 +529,7 @@ def _weigh(
     prices: Prices,
 ) -> Worth:
     """Return how frequent, narrow and checkable an agent's work is, and what it costs today."""
-    per_day = 0.0
-    if contents.last:
-        per_day = tasks_per_day((facts.created_at for facts in sessions), contents.last)
+    per_day = _measure_rate([facts.created_at for facts in sessions], contents.last)
     counts = [read_tokens(facts.usage) for facts in sessions]
     tokens = TokenCounts(
         _average(count.input for count in counts), _average(count.output for count in counts)

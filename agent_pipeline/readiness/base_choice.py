@@ -19,6 +19,8 @@ from agent_pipeline.training.size_defaults import LONGEST_DEFAULT, SMALL_BASE_OP
 
 FEW_ROWS = 500
 """Number of training rows below which the smallest base model that fits is proposed."""
+MAX_SHARE_TOO_LONG = 0.1
+"""Largest share of sessions of agents that a model may cut: those with long sessions."""
 MAX_HOURS = 8
 """Longest training run that is proposed: it must end within a night."""
 
@@ -148,15 +150,14 @@ def find_problem(
     agents: Sequence[AgentReport], known: KnownBase, outlooks: dict[str, TrainingOutlook]
 ) -> str:
     """Return why a base model does not fit, or an empty text."""
-    for agent in agents:
-        tokens, outlook = agent.contents.tokens, outlooks.get(agent.partition)
-        if tokens is None or outlook is None:
-            continue
-        if tokens.p90 > known.context:
-            return (
-                f"reads {known.context:,} tokens, and more than 10 % of the sessions of "
-                f"{agent.partition} are longer"
-            )
+    too_long = sum(
+        agent.contents.sessions
+        for agent in agents
+        if agent.contents.tokens and agent.contents.tokens.p90 > known.context
+    )
+    if too_long > MAX_SHARE_TOO_LONG * sum(agent.contents.sessions for agent in agents):
+        return f"reads {known.context:,} tokens, and too many sessions are longer"
+    for outlook in outlooks.values():
         if outlook.missing_gb:
             return f"needs {outlook.missing_gb:.1f} GB more memory than is free"
         if outlook.hours > MAX_HOURS:

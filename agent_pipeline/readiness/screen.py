@@ -111,9 +111,10 @@ def describe_verdict(agent: AgentReport) -> str:
 
 def describe_outlook(outlook: DecisionOutlook) -> str:
     """Return a sentence about the held-out tasks that a decision needs."""
+    turns = f"{outlook.turns_per_task:g} {'turn' if outlook.turns_per_task == 1 else 'turns'}"
     need = (
-        f"needs about {outlook.needed:,} held-out tasks of {outlook.turns_per_task:g} turns to "
-        f"see a gain of {outlook.gain:.0%}; "
+        f"needs about {outlook.needed:,} held-out tasks of {turns} to see a gain of "
+        f"{outlook.gain:.0%}; "
         f"{outlook.held_out:,} are held out"
     )
     if outlook.is_possible:
@@ -133,7 +134,7 @@ def describe_outlook(outlook: DecisionOutlook) -> str:
 
 def describe_training(training: TrainingOutlook) -> str:
     """Return a sentence about the expected training run."""
-    time = f"{training.hours * _MINUTES_PER_HOUR:,.0f} minutes"
+    time = _count(max(1, round(training.hours * _MINUTES_PER_HOUR)), "minute")
     if training.hours >= _LONG_HOURS:
         time = f"{training.hours:,.0f} hours"
     sentence = (
@@ -241,7 +242,8 @@ def _describe_agreement(judges: Judges) -> Iterator[str]:
 
 def _describe_tasks(tasks: Tasks) -> str:
     text = (
-        f"{_count(tasks.tasks, 'task')}, {tasks.median_trials:g} sessions per task (most "
+        f"{_count(tasks.tasks, 'task')}, {tasks.median_trials:g} "
+        f"{'session' if tasks.median_trials == 1 else 'sessions'} per task (most "
         f"{tasks.most_trials:,}); {_count(tasks.named, 'task')} with a name"
     )
     if sum(tasks.rows.values()):

@@ -1,27 +1,51 @@
 """What follows from the facts about an agent: blockers of training, and settings to paste."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from agent_pipeline.datasets.splits import EmptySplit
+from agent_pipeline.datasets.splits import EmptySplit, SplitSizes
 from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness.report import (
     Blocker,
     Contents,
-    DecisionOutlook,
     Judges,
     Tasks,
 )
 from agent_pipeline.tokenization.length_check import propose_length
 
 
+@dataclass(frozen=True)
+class EmptySplits:
+    """The splits without a row, and how to fill them.
+
+    Attributes:
+        splits: The splits without a row.
+        fuller: Sizes with which no split is empty; None if no sizes help.
+    """
+
+    splits: Sequence[EmptySplit]
+    fuller: SplitSizes | None = None
+
+    def describe(self, empty_split: EmptySplit) -> str:
+        """Return why a split is a blocker, and what to do."""
+        sentence = f"{empty_split.describe()} Let more tasks come in"
+        if self.fuller is not None:
+            sizes = (
+                f"`split.test` = {self.fuller.test:g} and `split.select` = {self.fuller.select:g}"
+            )
+            return f"{sentence}, or set {sizes}."
+        if empty_split.split == "train":
+            return f"{sentence}."
+        return f"{sentence}, or raise `split.{empty_split.split}`."
+
+
 def find_blockers(
     contents: Contents,
     judges: Judges,
     dropped: Mapping[str, int],
-    empty_splits: Sequence[EmptySplit],
+    empty_splits: EmptySplits,
     key: PartitionKey,
-    trainable: int,
 ) -> list[Blocker]:
     """Return the reasons why an agent cannot be trained, except for leaks and lengths.
 
@@ -31,7 +55,6 @@ def find_blockers(
         dropped: Number of sessions that cannot be trained on, by reason.
         empty_splits: Splits without a row.
         key: The partition.
-        trainable: Number of sessions that can be trained on.
     """
     if not contents.sessions:
         return [Blocker("no_sessions", f"{key} has no sessions: check the setting `store`.")]
@@ -43,16 +66,10 @@ def find_blockers(
                 "agent's messages.",
             )
         ]
-    if not trainable:
+    if contents.sessions == sum(dropped.values()):
         return [_explain_no_rows(contents, judges, dropped, key)]
     return [
-        Blocker(
-            "split",
-            f"{empty_split.describe()} Let more tasks come in, or raise `split.{empty_split.split}`"
-            if empty_split.split != "train"
-            else f"{empty_split.describe()} Let more tasks come in.",
-        )
-        for empty_split in empty_splits
+        Blocker("split", empty_splits.describe(empty_split)) for empty_split in empty_splits.splits
     ]
 
 
@@ -61,12 +78,12 @@ def _explain_no_rows(
 ) -> Blocker:
     """Return why no session can be trained on: nobody judged, all are bad, or another reason."""
     if not judges.acceptable and not judges.unacceptable:
-        sentence = f"Nobody judged the {contents.sessions} sessions: {advise_on_judging(key)}."
+        sentence = f"Nobody judged the sessions ({contents.sessions:,}): {advise_on_judging(key)}."
         return Blocker("unjudged", sentence)
     if not judges.acceptable:
         return Blocker(
             "all_bad",
-            f"All {judges.unacceptable} judged sessions are unacceptable: a model needs good "
+            f"All judged sessions ({judges.unacceptable:,}) are unacceptable: a model needs good "
             "sessions to imitate.",
         )
     reason = next((name for name in dropped if name not in ("unjudged", "unacceptable")), "")
@@ -81,7 +98,7 @@ def propose_settings(
     key: PartitionKey,
     tasks: Tasks,
     judges: Judges,
-    outlook: DecisionOutlook,
+    split: SplitSizes | float | None,
     max_length: int,
     contents: Contents,
 ) -> list[str]:
@@ -91,7 +108,7 @@ def propose_settings(
         key: The partition.
         tasks: The tasks and their split.
         judges: Who judged the sessions.
-        outlook: When a decision is possible.
+        split: Sizes with which no split is empty, or the `split.select` that a decision needs.
         max_length: The setting `sft_adapter.max_length`.
         contents: What the sessions contain.
     """
@@ -111,6 +128,9 @@ def propose_settings(
             f'[agents."{key}".assets.sft_adapter]',
             f"max_length = {propose_length(tokens.p90)}",
         ]
-    if outlook.share is not None and not outlook.is_possible:
-        lines += ["[split]", f"select = {outlook.share:g}  # before the first night only"]
+    if isinstance(split, SplitSizes):
+        lines += ["[split]  # before the first night only"]
+        lines += [f"test = {split.test:g}", f"select = {split.select:g}"]
+    elif split is not None:
+        lines += ["[split]", f"select = {split:g}  # before the first night only"]
     return lines

@@ -1,6 +1,7 @@
 """The report agrees with the pipeline, and says why an agent cannot be trained yet."""
 
 import csv
+import tomllib
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -176,6 +177,32 @@ def test_too_few_tasks(tmp_path: Path) -> None:
     chats = [chat(f"s-{n}", f"find {n}", judgment="acceptable") for n in range(3)]
     agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
     assert {blocker.kind for blocker in agent.blockers} == {"split"}
+
+
+def test_proposed_split_has_tasks_everywhere(tmp_path: Path) -> None:
+    """The settings to paste make the agent trainable."""
+    chats = [chat(f"s-{n}", f"find thing {n}", judgment="acceptable") for n in range(5)]
+    store = write_chats(tmp_path / "c.jsonl", chats)
+    agent = examine_one(store)
+    assert {blocker.kind for blocker in agent.blockers} == {"split"}
+    split = tomllib.loads("\n".join(agent.settings))["split"]
+    assert examine_one(store, split=split).is_ready
+
+
+def test_export_of_one_day_has_no_rate(tmp_path: Path) -> None:
+    """All sessions were written at once, so nothing is known about a day."""
+    start = datetime(2024, 5, 1, tzinfo=UTC)
+    chats = [
+        chat(
+            f"s-{n}",
+            f"find thing number {n}",
+            judgment="acceptable",
+            created_at=(start + timedelta(minutes=n)).isoformat(),
+        )
+        for n in range(60)
+    ]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    assert agent.outlook.weeks is None and not agent.worth.sessions_per_day
 
 
 def test_long_rows_are_a_blocker_with_the_remedy(tmp_path: Path) -> None:
