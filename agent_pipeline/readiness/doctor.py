@@ -154,7 +154,8 @@ class Doctor:
         """
         labels = self.read_labels(key)
         rules = ExaminationRules.load(self.settings, lake, key, labels)
-        deciding = [self.settings.reading(key), labels.by_id] + [
+        preconditions = self.settings.preconditions(key)
+        deciding = [self.settings.reading(key), labels.by_id, preconditions] + [
             resolve(self.settings, options, key).options
             for options in (
                 SessionsConfig,
