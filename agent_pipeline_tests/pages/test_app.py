@@ -16,6 +16,7 @@ from agent_pipeline.pages.app import make_app
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.production import Estimate, ModelWeek, ProductionReport
 from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
 from agent_pipeline.storage.lake import Lake
@@ -265,10 +266,24 @@ def put_hostile_pages(lake: Lake) -> list[str]:
     exported = lakes.artifact(lake, EXPORT, KEY, {"adapter": text}, {"model.gguf": "GGUF"})
     hold_back(lake, KEY, "", text)
     lake.set_champion(exported, text, text)
+    none = Estimate(0)
+    week = ModelWeek(
+        week="2026-01-05",
+        server="agent",
+        model=text,
+        sessions=1,
+        tasks=1,
+        with_help=0,
+        **dict.fromkeys(ModelWeek.__struct_fields__[6:], none),
+    )
+    production = ProductionReport(
+        champion=text, previous=text, weeks=[week], totals=[week], comparisons=[], notes=[text]
+    )
+    lakes.artifact(lake, "production", KEY, report=msgspec.to_builtins(production))
     night = Path(lake.root.path) / "nights" / "2026-01-02T0200.html"
     night.parent.mkdir()
     night.write_text(stored, encoding="utf-8")
-    pages = ["sessions", "review", "evaluation", "decision", "episodes", "night"]
+    pages = ["sessions", "review", "evaluation", "decision", "episodes", "production", "night"]
     return [
         "/",
         f"/nights/{night.name}",
