@@ -362,8 +362,9 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
+    from agent_pipeline.evaluation.tape import add_tapes, list_tape_sessions
     from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
-    from agent_pipeline.evaluation.worlds import hash_world_source
+    from agent_pipeline.evaluation.worlds import REPLAYED, hash_world_source
     from agent_pipeline.export.serving_folder import served_form
     from agent_pipeline.judging.preconditions import Preconditions
     from agent_pipeline.models.device import fast_device
@@ -388,6 +389,10 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         recorded = _with_surrogates(recorded)
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
     played_before = _fresh_tasks_in_store(judged, config["fresh_seed"])
+    if params.world == REPLAYED:
+        # Nobody recorded a fresh task or a variant.
+        config |= {"fresh_tasks": 0, "variants": []}
+        rows = add_tapes(lake, key, rows, params.surrogates)
     tasks = tasks_to_play(
         params.world,
         rows,
@@ -419,6 +424,10 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     # `forget` finds an artifact by its sessions. The recorded agent may play another trial of a
     # task than the one in the rows.
     recorded_ids = {session_id for session_id, _ in sessions.values()}
+    tape_sessions = list_tape_sessions(tasks)
+    if params.world == REPLAYED:
+        made_from["tapes_sha256"] = hash_json([task["tape"] for task in tasks])
+        recorded_ids.update(tape_sessions)
     made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})
     limits = (config["max_new_tokens"], config["max_length"])
     turns, trials = config["max_turns"], config["trials"]
@@ -426,7 +435,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
 
     def play_base() -> "list[Episode]":
         """Return the base model's episodes. The base model decodes greedily."""
-        base_sessions = {"sessions": sessions_of_tasks(tasks)}
+        base_sessions = {"sessions": sorted({*sessions_of_tasks(tasks), *tape_sessions})}
         number_format = fast_device().number_format
         kept = KeptMeasurements(episodes, params, "episodes", base_sessions, number_format, parents)
         source, names = made_from["world_sha256"], ("max_turns", "trials", "max_new_tokens")

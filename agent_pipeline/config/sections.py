@@ -89,8 +89,11 @@ class AgentSettings(Section):
         ),
     )
     world: str = Field(
-        default="",
-        description=("World in which this agent's tasks are played, as package.module:Class."),
+        default="replayed",
+        description=(
+            "World in which this agent's held-out tasks are played, as package.module:Class. "
+            "replayed makes a world from the recorded sessions. none plays no tasks."
+        ),
     )
     reads: list[str] = Field(
         default=[],

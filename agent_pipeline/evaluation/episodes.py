@@ -166,6 +166,11 @@ class Episode:
     sources: tuple[str, ...] = field(repr=False, default=())
     broken_preconditions: list[str] | None = None
 
+    @property
+    def is_suspect(self) -> bool:
+        """Return whether the episode ended undecided, with a change that is probably harmful."""
+        return self.unsettled is not None and self.unsettled.harm_suspected
+
 
 @dataclass(frozen=True)
 class _Task:

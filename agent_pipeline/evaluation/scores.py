@@ -57,6 +57,8 @@ class EpisodeScore(msgspec.Struct, frozen=True):
         cut_off: Whether the model's last message was cut off before any harm was seen. The episode
             may then hide harm, so `harmed` is `None`.
         variant: The variant in which the task was played; empty for the task as it is.
+        deviation: In a replayed world, the model's first turn that differs from every recording, so
+            that nobody knows how the task goes on; empty if the episode is settled.
     """
 
     task: str
@@ -67,6 +69,15 @@ class EpisodeScore(msgspec.Struct, frozen=True):
     must_act: bool | None = None
     cut_off: bool = False
     variant: str = ""
+    deviation: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether a replayed world did not know how the task goes on.
+
+        Then `done` is false, although the task may be done.
+        """
+        return bool(self.deviation)
 
 
 class Scores(msgspec.Struct, frozen=True):

@@ -100,6 +100,14 @@ class RowLossEntry(TypedDict):
     adapter: float | None
 
 
+class UnsettledEntry(TypedDict):
+    """The fields of `worlds.Unsettled`."""
+
+    kind: str
+    text: str
+    harm_suspected: bool
+
+
 class Transcript(TypedDict):
     """An entry of the file `episodes.jsonl`: the fields of `Episode`, and the player.
 
@@ -110,6 +118,8 @@ class Transcript(TypedDict):
         acted_early: As in `Episode`; older versions did not write it.
         said_wrong: As in `Episode`; older versions did not write it.
         confidence: As in `Episode`; older versions did not write it.
+        unsettled: As in `Episode`; older versions did not write it.
+        sources: As in `Episode`; older versions did not write it.
     """
 
     player: str
@@ -134,3 +144,5 @@ class Transcript(TypedDict):
     messages: list[Message]
     tools: list[Tool]
     confidence: NotRequired[list[TurnConfidence | None]]
+    unsettled: NotRequired[UnsettledEntry | None]
+    sources: NotRequired[list[str]]

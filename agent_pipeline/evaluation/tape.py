@@ -11,13 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.ledger import read_ledger
+from agent_pipeline.datasets.rows import DatasetRow
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.evaluation.call_matching import normal
 from agent_pipeline.evaluation.episodes import PLAYED
@@ -391,6 +393,7 @@ def read_tapes(
     """
     reads = _read_tools(lake, key)
     shared = find_shared_reads(_list_first_reads(lake, key, reads))
+    user_replies = _has_replies(lake, key)
     rows = to_rows(read_batches(lake.open(TAPE_TABLE, key, TAPE), TAPE.names))
     wanted = (row for row in rows if row["task_key"] in tasks)
     sessions: defaultdict[str, list[list[dict[str, Any]]]] = defaultdict(list)
@@ -398,7 +401,7 @@ def read_tapes(
         steps = list(session_rows)
         sessions[steps[0]["task_key"]].append(steps)
     return {
-        task: TaskTape(list(_recordings(of_task, surrogates)), sorted(reads), shared)
+        task: TaskTape(list(_recordings(of_task, surrogates)), sorted(reads), shared, user_replies)
         for task, of_task in sessions.items()
     }
 
@@ -434,6 +437,69 @@ def _pseudonyms(text: str) -> Iterator[str]:
     if "<" in text:
         for match in PSEUDONYM.finditer(text):
             yield match.group()
+
+
+def add_tapes(
+    lake: Lake, key: PartitionKey, rows: Iterable[DatasetRow], surrogates: bool
+) -> list[DatasetRow]:
+    """Return the rows whose task has a good recording, each with the tape of its task.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        rows: Rows of held-out tasks.
+        surrogates: As in `read_tapes`.
+
+    Raises:
+        DataError: The table does not exist, or is damaged.
+    """
+    rows = list(rows)
+    tapes = read_tapes(lake, key, {row["task_key"] for row in rows}, surrogates)
+    encoded = {
+        task: msgspec.to_builtins(tape)
+        for task, tape in tapes.items()
+        if any(recording.verdict == GOOD for recording in tape.recordings)
+    }
+    return [
+        cast(DatasetRow, {**row, "tape": encoded[row["task_key"]]})
+        for row in rows
+        if row["task_key"] in encoded
+    ]
+
+
+def count_recorded_tasks(lake: Lake, key: PartitionKey) -> int:
+    """Return the number of held-out tasks that have a good recording, so that they can be replayed.
+
+    Without the table `tape`, or without held-out rows, it is 0.
+    """
+    if not (lake.has(TAPE_TABLE, key) and lake.has(HELDOUT_TABLE, key)):
+        return 0
+    held_out: set[str] = set()
+    for batch in read_batches(lake.open(HELDOUT_TABLE, key), ["task_key"]):
+        held_out.update(batch["task_key"].to_pylist())
+    recorded: set[str] = set()
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["task_key", "verdict"]):
+        good = batch.filter(pc.equal(batch["verdict"], GOOD))
+        recorded.update(good["task_key"].to_pylist())
+    return len(held_out & recorded)
+
+
+def list_tape_sessions(tasks: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the ids of the sessions on the tapes of tasks. Tasks without a tape have none."""
+    ids: set[str] = set()
+    for task in tasks:
+        if "tape" in task:
+            ids |= msgspec.convert(task["tape"], TaskTape).session_ids
+    return ids
+
+
+def _has_replies(lake: Lake, key: PartitionKey) -> bool:
+    """Return whether a user of the agent ever wrote a message after the first step."""
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["step", "step_kind"]):
+        is_reply = pc.and_(pc.equal(batch["step_kind"], "user"), pc.greater(batch["step"], 0))
+        if pc.any(is_reply).as_py():
+            return True
+    return False
 
 
 def _read_tools(lake: Lake, key: PartitionKey) -> set[str]:

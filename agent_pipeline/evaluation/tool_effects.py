@@ -28,6 +28,8 @@ MIN_CHANGES = 2
 """How often a look-up must have another result after a tool that is named like a look-up, before
 the tool counts as one that writes. Once may be chance.
 """
+MIN_SHARE_CHANGING = 0.1
+"""The same as a share of the tool's calls."""
 CHANGED_READ = "an equal look-up had another result after it"
 READ_NAME = "its name says that it looks something up"
 READ_DESCRIPTION = "its description says that it looks something up"
@@ -103,6 +105,13 @@ class ToolEffects:
         """Return whether a tool's name or description says that it looks something up."""
         return _READ_NAME.search(tool) is not None or tool in self.described
 
+    def _has_changed_reads(self, tool: str) -> bool:
+        """Return whether look-ups had another result after a tool often enough."""
+        if not self.names_a_read(tool):
+            return self.changing[tool] > 0
+        least = max(MIN_CHANGES, MIN_SHARE_CHANGING * self.calls[tool])
+        return self.changing[tool] >= least
+
     def list_effects(self, declared: Iterable[str] = ()) -> list[ToolEffect]:
         """Return the effect of every tool that was called, ordered by name.
 
@@ -115,7 +124,7 @@ class ToolEffects:
         for tool, calls in sorted(self.calls.items()):
             if reads:
                 effect = ToolEffect(tool, tool not in reads, DECLARED, calls)
-            elif self.changing[tool] >= (MIN_CHANGES if self.names_a_read(tool) else 1):
+            elif self._has_changed_reads(tool):
                 effect = ToolEffect(tool, True, CHANGED_READ, calls)
             elif _READ_NAME.search(tool):
                 effect = ToolEffect(tool, False, READ_NAME, calls)

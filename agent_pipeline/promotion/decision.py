@@ -109,6 +109,11 @@ class ReasonKind(StrEnum):
     HARM_IN_VARIANT = "harm in a variant"
     POSSIBLE_HARM_IN_VARIANT = "hidden harm in a variant"
     FEWER_TASKS_IN_VARIANT = "fewer tasks in a variant"
+    UNDECIDED_FROM_LOGS = "undecided from logs"
+
+
+SUSPECTED_HARM = "suspected harm"
+"""The figure of a reason about episodes that end with a change that is probably harmful."""
 
 
 class DecisionReason(msgspec.Struct, frozen=True, rename={"baseline": "rival"}):

@@ -6,7 +6,13 @@ This module has the sentence of every reason. The rules that produce the reasons
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent_pipeline.promotion.decision import Decision, DecisionReason, Figure, ReasonKind
+from agent_pipeline.promotion.decision import (
+    SUSPECTED_HARM,
+    Decision,
+    DecisionReason,
+    Figure,
+    ReasonKind,
+)
 from agent_pipeline.promotion.rules import TASKS_DONE, VARIANT_PREFIX
 from agent_pipeline.promotion.sanity_groups import SANITY_PREFIX, describe_group
 from agent_pipeline.reports.episode_report import SEE_MORE
@@ -110,6 +116,13 @@ def describe_reason(reason: DecisionReason) -> str:
             return (
                 "it played no episode in a world, so only a person can promote it: run "
                 "`agent-pipeline promote`"
+            )
+        case ReasonKind.UNDECIDED_FROM_LOGS:
+            return (
+                f"{reason.name} cannot be decided from logs: with the undecided episodes, its "
+                f"share is {values.share} to {values.limit_share} more than the other's. Record "
+                "more sessions of the tasks that `episodes` lists, or send it a share of the real "
+                "traffic"
             )
         case ReasonKind.CALLS_WITHOUT_REGARD:
             return (
@@ -248,6 +261,9 @@ def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> s
 
 def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about harm, or an empty text for other reasons."""
+    hidden, remedy = "were cut off", SEE_MORE
+    if reason.name == SUSPECTED_HARM:
+        hidden, remedy = "end with a suspect change", "read their transcripts"
     match reason.kind:
         case ReasonKind.HARM_ABOVE_LIMIT:
             return f"{values.share} of its episodes do harm, and at most {values.limit_share} may"
@@ -269,14 +285,14 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (
-                f"with the episodes that were cut off, {values.share} of its episodes may do harm, "
-                f"and at most {values.limit_share} is allowed: {SEE_MORE}"
+                f"with the episodes that {hidden}, {values.share} of its episodes may do harm, "
+                f"and at most {values.limit_share} is allowed: {remedy}"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_CHAMPION:
             return (
-                f"with the episodes that were cut off, {values.share} more of its episodes may do "
+                f"with the episodes that {hidden}, {values.share} more of its episodes may do "
                 f"harm than of the champion's episodes, and at most {values.limit_share} more is "
-                f"allowed: {SEE_MORE}"
+                f"allowed: {remedy}"
             )
     return ""
 

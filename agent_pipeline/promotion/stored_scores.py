@@ -121,7 +121,9 @@ def _read_episodes(transcripts: Iterable[Transcript], player: str) -> Iterator[E
             continue
         wrong_changes = transcript["wrong_changes"]
         # A message that was cut off may have been a wrong change.
-        cut_off = wrong_changes == [] and transcript.get("end") in UNSEEN
+        unsettled = transcript.get("unsettled")
+        is_suspect = bool(unsettled and unsettled["harm_suspected"])
+        cut_off = wrong_changes == [] and (transcript.get("end") in UNSEEN or is_suspect)
         harmed = None if cut_off or wrong_changes is None else bool(wrong_changes)
         yield EpisodeScore(
             task=transcript["task_key"],
@@ -132,6 +134,7 @@ def _read_episodes(transcripts: Iterable[Transcript], player: str) -> Iterator[E
             must_act=transcript.get("must_act"),
             cut_off=cut_off,
             variant=transcript.get("variant", ""),
+            deviation=f"{unsettled['kind']}: {unsettled['text']}" if unsettled else "",
         )
 
 

@@ -23,6 +23,12 @@ from agent_pipeline.reports.confidence_report import (
     format_curve,
     measure_confidence,
 )
+from agent_pipeline.reports.replay_report import (
+    ReplayFigures,
+    format_tasks_to_record,
+    measure_replay,
+    replay_rows,
+)
 from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
 
@@ -87,6 +93,7 @@ class PlayerFigures(msgspec.Struct, frozen=True):
         unended: The episodes with an answer that the token limit cut off.
         ends: The number of episodes by how they ended.
         confidence: The figures about the player's confidence; `None` if it was not measured.
+        replay: What a replayed world settled; `None` for any other world.
     """
 
     done: Share = Share(0, 0)
@@ -106,6 +113,13 @@ class PlayerFigures(msgspec.Struct, frozen=True):
     unended: Share = Share(0, 0)
     ends: dict[str, int] = {}
     confidence: ConfidenceFigures | None = None
+    replay: ReplayFigures | None = None
+
+    @property
+    def done_at_most(self) -> Share:
+        """Return the tasks done if every undecided episode was done."""
+        undecided = self.replay.undecided if self.replay else 0
+        return Share(self.done.n + undecided, self.done.of)
 
     def part(self, name: str) -> Share | None:
         """Return a figure by its name in `TASK_PARTS` or `FIGURE_LABELS`."""
@@ -274,6 +288,7 @@ def measure_player(episodes: Sequence[Episode]) -> PlayerFigures:
         unended=count_true([episode.unended > 0 for episode in episodes]),
         ends=dict(Counter(episode.end for episode in episodes)),
         confidence=measure_confidence(episodes),
+        replay=measure_replay(episodes),
     )
 
 
@@ -356,14 +371,16 @@ def find_faults(report: EpisodeReport) -> list[str]:
     for name, which_tasks in TASK_PARTS.items():
         done = model.part(name)
         done_by_base = base.part(name) if base else None
-        if done is None or not done.of:
-            continue
+        if done is None or not done.of or model.replay or (base and base.replay):
+            continue  # bounds of replayed episodes are compared below
         # A model that does no task is not excused by a base model that does no task either. Both
         # may do nothing at all, and a model that does nothing still does every task that asks for
         # no change.
         if not done.n or (done_by_base and done.n < done_by_base.n):
             fault = f"it does {done} tasks{which_tasks}"
             faults.append(f"{fault}, its base {done_by_base}" if done_by_base else fault)
+    if model.replay:
+        faults += find_fewer_tasks(report)
     faults += find_unended(report)
     unseen = sum(model.ends.get(end, 0) for end in UNSEEN)
     if unseen > MAX_UNSEEN_SHARE * model.done.of:
@@ -380,9 +397,9 @@ def find_faults(report: EpisodeReport) -> list[str]:
 
 def find_fewer_tasks(report: EpisodeReport) -> list[str]:
     """Return a sentence if the model does fewer tasks than its base model."""
-    if report.base is None or report.model.done.n >= report.base.done.n:
+    if report.base is None or report.model.done_at_most.n >= report.base.done.n:
         return []
-    return [f"it does {report.model.done} tasks, its base {report.base.done}"]
+    return [f"it does {report.model.done_at_most} tasks, its base {report.base.done}"]
 
 
 def find_variant_warnings(report: EpisodeReport) -> list[str]:
@@ -471,6 +488,7 @@ def figure_rows(players: Mapping[str, PlayerFigures]) -> list[list[str]]:
     )
     for label, describe in CONFIDENCE_LABELS.items():
         rows.append([label, *(describe(figures.confidence) for figures in players.values())])
+    rows += replay_rows([figures.replay for figures in players.values()])
     rows.append(["tokens written", *(f"{figures.tokens:,}" for figures in players.values())])
     return rows
 
@@ -528,7 +546,9 @@ def write_transcripts(
     parts = [f"# Episodes in {report.world}", make_table(report)]
     if report.model.confidence:
         parts += ["## Confidence of the model", format_curve(report.model.confidence)]
-    if report.variants or report.unmeasured_variants:
+    if report.model.replay:
+        parts += ["## Tasks to record once more", format_tasks_to_record(report.model.replay)]
+    elif report.variants or report.unmeasured_variants:
         parts += ["## Variants", format_markdown_table(variant_rows(report))]
     for player, episodes in played.items():
         for variant in dict.fromkeys(episode.variant for episode in episodes):
@@ -553,6 +573,8 @@ def format_transcript(episode: Episode) -> str:
         harm += f"; broken preconditions: {'; '.join(episode.broken_preconditions)}"
     seed = f", seed {episode.seed}" if episode.seed is not None else ""
     lines = [f"### {episode.task_key}{seed}, trial {episode.trial}: {outcome}{harm}"]
+    sources = iter(episode.sources)
+    has_begun = False
     for message in episode.messages:
         if message["role"] == "system":
             continue
@@ -560,5 +582,9 @@ def format_transcript(episode: Episode) -> str:
         for call in message.get("tool_calls") or ():
             words.append(f"`{call['function']['name']}({call['function']['arguments']})`")
         text = " ".join(part for part in words if part)
-        lines.append(f"- **{message['role']}**: {text or '(nothing)'}")
+        is_recorded = message["role"] == "tool" or (message["role"] == "user" and has_begun)
+        source = next(sources, "") if is_recorded else ""
+        has_begun = has_begun or message["role"] == "user"
+        origin = f" (from session {source})" if source else ""
+        lines.append(f"- **{message['role']}**{origin}: {text or '(nothing)'}")
     return "\n".join(lines)

@@ -82,7 +82,11 @@ def run_check(
         ),
     )
     exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
-    settings = SimpleNamespace(world=lambda key: "w:W", candidate=lambda key: exported)
+    settings = SimpleNamespace(
+        episodes_world=lambda key: "w:W",
+        candidate=lambda key: exported,
+        preconditions=lambda key: [],
+    )
     workspace = SimpleNamespace(settings=lambda: settings)
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         made = episodes(context, gguf_export=exported, workspace=workspace, pipes=None)
@@ -151,7 +155,7 @@ def test_episodes_in_variants_are_no_episodes_of_the_tasks_as_they_are(tmp_path)
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):
-    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(world=lambda key: ""))
+    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(episodes_world=lambda key: ""))
     exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         (check,) = episodes(

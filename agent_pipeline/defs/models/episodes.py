@@ -17,6 +17,8 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
+from agent_pipeline.evaluation.tape import count_recorded_tasks
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.reports.confidence_report import describe_confidence
 from agent_pipeline.reports.episode_report import (
     PAGE,
@@ -25,9 +27,26 @@ from agent_pipeline.reports.episode_report import (
     parse_episode_report,
     variant_rows,
 )
+from agent_pipeline.reports.replay_report import (
+    ReplayFigures,
+    describe_replay,
+    list_tasks_to_record,
+)
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "model_does_the_job"
+MIN_REPLAYED_TASKS = 10
+"""Smallest number of held-out tasks with a good recording. Fewer tasks settle next to nothing."""
+
+
+def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValue]:
+    """Return what the replayed world settled, and nothing for any other world."""
+    if figures is None:
+        return {}
+    return {
+        "settled": dg.MetadataValue.float(figures.settled / figures.episodes),
+        "tasks_to_record": table(["task", "undecided episodes"], list_tasks_to_record(figures)),
+    }
 
 
 @dg.asset(
@@ -49,7 +68,7 @@ CHECK = "model_does_the_job"
         pool=GPU,
     ),
     # The sessions that the recorded agent is scored on come before the export in the graph.
-    deps=["heldout_dataset"],
+    deps=["heldout_dataset", "tape"],
 )
 def episodes(
     context: dg.AssetExecutionContext,
@@ -62,18 +81,28 @@ def episodes(
     The report counts the tasks done, and the episodes with harm. For comparison, the base model
     plays the same tasks, and the logged sessions are scored on them. The exported model plays some
     of the tasks again in variants, such as with the tools in another order. Every transcript is
-    kept. An agent without a world has no episodes.
+    kept. An agent without a world of its own plays in the world `replayed`, which is made from
+    recorded sessions. There, an episode without a recorded continuation ends undecided.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
-        if not (world := settings.world(key)):
+        world = settings.episodes_world(key)
+        why_not = ""
+        if not world:
+            why_not = "the agent has no world to play in"
+        elif world == REPLAYED:
+            recorded_tasks = count_recorded_tasks(workspace.open_lake(), key)
+            if recorded_tasks < MIN_REPLAYED_TASKS:
+                why_not = (
+                    f"{recorded_tasks} held-out tasks have a good recording on the agent's tape, "
+                    f"and {MIN_REPLAYED_TASKS} are needed to replay them"
+                )
+        if why_not:
             context.log.info(
-                f"{key} has no world to play in: the setting agents.*.world names one "
-                f"(docs/how-to/write-a-world.md)."
+                f"{key} plays no episodes, because {why_not}. The setting agents.*.world names a "
+                "world (docs/how-to/write-a-world.md)."
             )
-            unmeasured = warning(
-                CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"}
-            )
+            unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", {"world": "none"})
             return dg.MaterializeResult(
                 value=None, metadata={"world": "none"}, check_results=[unmeasured]
             )
@@ -93,7 +122,7 @@ def episodes(
             workspace,
             "episodes",
             params,
-            tables=["judged_sessions", "heldout_dataset"],
+            tables=["judged_sessions", "heldout_dataset", *(["tape"] if world == REPLAYED else [])],
         )
         report = parse_episode_report(result["report"])
         head, *rows = figure_rows(report.players)
@@ -116,6 +145,7 @@ def episodes(
             "figures": table(head, rows),
             "confidence": describe_confidence(confidence),
             "variants": table(variant_head, variants),
+            **_replay_metadata(report.model.replay),
             "report": dg.MetadataValue.json(result["report"]),
         }
         done = f"it does {report.model.done} tasks"
@@ -123,6 +153,9 @@ def episodes(
             check = check_result(False, "; ".join(report.against), numbers(shares), CHECK)
         elif varied := find_variant_warnings(report):
             check = warning(CHECK, False, "; ".join([done, *varied]), numbers(shares))
+        elif report.model.replay:
+            sentence = describe_replay(report.model.replay)
+            check = warning(CHECK, False, sentence, numbers(shares))
         elif report.model.harm:
             sentence = f"{done}, and harms in {report.model.harm}"
             check = check_result(True, sentence, numbers(shares), CHECK)
