@@ -99,7 +99,7 @@ class AgentSettings(Section):
         default=[],
         description=(
             "Tools of this agent that only look things up. All its other tools write. Empty means "
-            "that the tools are inferred from the sessions (`agent-pipeline doctor` shows them)."
+            "that the tools are inferred from the sessions (metadata `tools` of the asset `tape`)."
         ),
     )
     traffic: TrafficSettings = Field(

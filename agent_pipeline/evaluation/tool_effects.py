@@ -1,8 +1,8 @@
 """Which tools of an agent only look things up, and which may change the world.
 
 A setting names the tools that only read. Without it, the tools are inferred from recorded sessions,
-and `agent-pipeline doctor` shows them for confirmation. A tool about which nothing is known counts
-as one that writes.
+and the metadata `tools` of the asset `tape` shows them for confirmation. A tool about which nothing
+is known counts as one that writes.
 """
 
 import re
