@@ -89,10 +89,10 @@ class AgentSettings(Section):
         ),
     )
     world: str = Field(
-        default="replayed",
+        default="",
         description=(
             "World in which this agent's held-out tasks are played, as package.module:Class. "
-            "replayed makes a world from the recorded sessions. none plays no tasks."
+            "replayed makes a world from the recorded sessions. Empty: no tasks are played."
         ),
     )
     reads: list[str] = Field(

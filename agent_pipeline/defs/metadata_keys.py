@@ -6,6 +6,7 @@ Dagster has no descriptions of metadata, so the page docs/reference/assets.md li
 ASSET_METADATA = {
     "agents": "what the night did for each agent",
     "addressing_judge": "sessions whose texts speak to the judge",
+    "models": "figures of each model that answered, over all weeks",
     "agreement": "how often two judges agree, per pair of judges",
     "answer_accuracy": "share of the answers that are right",
     "arguments_accuracy": "share of the calls of the right tool that have the right arguments",

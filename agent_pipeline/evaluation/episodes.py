@@ -163,7 +163,7 @@ class Episode:
     tools: list[Tool] = field(repr=False)
     confidence: list[TurnConfidence | None] = field(repr=False, default_factory=list)
     unsettled: Unsettled | None = None
-    sources: tuple[str, ...] = field(repr=False, default=())
+    sources: list[str] = field(repr=False, default_factory=list)
     broken_preconditions: list[str] | None = None
 
     @property
@@ -496,7 +496,7 @@ class _RunningEpisode:
             tools=self._tools,
             confidence=self._confidence,
             unsettled=unsettled,
-            sources=outcome.sources,
+            sources=list(outcome.sources),
         )
 
 

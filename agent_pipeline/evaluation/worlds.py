@@ -39,9 +39,7 @@ from agent_pipeline.sessions.json_text import make_storable
 from agent_pipeline.sessions.session import Tool, hash_json
 
 REPLAYED = "replayed"
-"""The world made from recorded sessions, which every agent has."""
-NO_WORLD = "none"
-"""The value of the setting `world` with which no tasks are played."""
+"""The value of the setting `world` for the world that is made from recorded sessions."""
 REPLAYED_WORLD = "agent_pipeline.evaluation.replayed_world:ReplayedWorld"
 
 

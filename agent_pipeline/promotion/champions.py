@@ -310,8 +310,8 @@ def find_write_threshold(lake: Lake, key: PartitionKey, export: str) -> float | 
     if it was not measured.
     """
     played = own_episodes(lake, key, export)
-    confidence = read_episode_report(played).model.confidence if played else None
-    return confidence.threshold if confidence else None
+    figures = read_episode_report(played).players.get("model") if played else None
+    return figures.confidence.threshold if figures and figures.confidence else None
 
 
 def _was_champion_before(lake: Lake, key: PartitionKey, export: str) -> bool:

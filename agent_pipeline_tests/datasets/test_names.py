@@ -22,11 +22,9 @@ PLACES = {name: place for name, place, _ in ROWS}
 
 
 def test_the_table_has_each_name_once_and_every_row_is_read() -> None:
-    written = re.findall(
-        r"^\| `(\w+)` \|",
-        (REPOSITORY / "docs" / "reference" / "names.md").read_text("utf-8"),
-        re.MULTILINE,
-    )
+    page = (REPOSITORY / "docs" / "reference" / "names.md").read_text("utf-8")
+    page = page.partition("\n## Tests of your own code\n")[0]  # names of `agent_pipeline.testing`
+    written = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert written == [name for name, *_ in ROWS] and len(set(written)) == len(written) > 40
 
 
