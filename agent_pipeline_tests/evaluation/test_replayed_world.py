@@ -57,7 +57,7 @@ def test_recorded_session_is_settled() -> None:
     """A session that does what a good session did is done, and names its sources."""
     episode = replay(GOOD, GOOD)
     assert episode.done and episode.unsettled is None and episode.wrong_changes == []
-    assert episode.must_act and episode.sources == ("s0",) * 3
+    assert episode.must_act and episode.sources == ["s0"] * 3
     assert "(from session s0)" in format_transcript(episode)
 
 
