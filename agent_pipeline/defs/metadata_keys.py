@@ -117,6 +117,7 @@ ASSET_METADATA = {
     "tasks_in_another_split_than_the_settings_would_give": "tasks that keep their earlier split",
     "template": "the chat template, and why it was chosen",
     "tokens_compared": "prompt tokens that were compared",
+    "too_long": "held-out conversations that do not fit into the model's context",
     "too_few_rows": "rows that an agent lacks for its share of the mix",
     "tool_name_accuracy": "share of the calls that name the right tool",
     "tools": "for each tool, whether its calls read or write, and why",

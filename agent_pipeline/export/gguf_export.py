@@ -10,11 +10,12 @@ There is no Modelfile if the adapter is served, because Ollama does not accept a
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
@@ -58,6 +59,10 @@ from agent_pipeline.models.loading import load_model, read_tokenizer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import matches_checksum, write_checksum
+from agent_pipeline.tokenization.length_check import read_context_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LOGIT_PROMPTS = 4
 """Number of prompts on which logits are compared."""
@@ -82,11 +87,14 @@ class ExportRows:
             the first `EXACT_PROMPTS` of them. Every other file answers all of them.
         measured: Training rows for the importance matrix of k-quants.
         trained: Training rows whose calls are counted in `limits` if a server cannot serve them.
+        too_long: The number of held-out conversations that were left out, because they do not fit
+            into the model's context.
     """
 
     conversations: Sequence[DatasetRow]
     measured: Sequence[DatasetRow] = ()
     trained: Iterable[DatasetRow] = ()
+    too_long: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +191,7 @@ def export(
     """
     options.check()
     renderer = read_renderer(adapter_dir, base.trust_remote_code)
+    rows = leave_out_long(rows, base, renderer.tokenizer, renderer.render, options)
     prompts = parity.prompts(renderer.tokenizer, rows.conversations, renderer.render)
     progress(0, 2 + 2 * len(options.outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
@@ -228,6 +237,47 @@ def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) 
 def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
     """Return the path of a base model's GGUF."""
     return folder / f"base-{hash_json([name, revision])[:16]}-f16.gguf"
+
+
+def leave_out_long(
+    rows: ExportRows,
+    model: BaseModel,
+    tokenizer: "PreTrainedTokenizerBase",
+    render: Callable[..., str],
+    options: ExportOptions,
+) -> ExportRows:
+    """Return the rows without held-out conversations that are longer than the model's context.
+
+    Training cuts such rows at their beginning, but llama.cpp refuses their prompts.
+
+    Args:
+        rows: The rows.
+        model: The model, whose configuration names its context.
+        tokenizer: The tokenizer.
+        render: The function that renders messages and tools as text.
+        options: The options, with the length of an answer.
+
+    Raises:
+        ExportError: No conversation fits.
+    """
+    context = read_context_length(model.path)
+    if context is None:
+        return rows
+    fitting = [
+        row
+        for row in rows.conversations
+        if len(tokenizer(render(row["messages"], row.get("tools") or []))["input_ids"])
+        + options.max_new_tokens
+        < context
+    ]
+    left_out = len(rows.conversations) - len(fitting)
+    if left_out and not fitting:
+        raise ExportError(
+            f"None of the {left_out} held-out conversations fits into the {context:,} tokens of "
+            f"context of {model.name}, so the exported files cannot be checked: choose a base "
+            "model with a longer context."
+        )
+    return replace(rows, conversations=fitting, too_long=rows.too_long + left_out)
 
 
 @dataclass
@@ -285,6 +335,7 @@ def export_whole(
     tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
     renderer = wrap_tokenizer(tokenizer)
     render = renderer.render if renderer else parity.words_only
+    rows = leave_out_long(rows, whole, tokenizer, render, options)
     prompts = parity.prompts(tokenizer, rows.conversations, render)
     progress(1, steps, f"export: writing {', '.join(outtypes)}")
     files = write_files(whole, out_dir, options, rows.measured if renderer else [])
@@ -365,6 +416,7 @@ def export_whole(
         template=file_answers.template,
         answers=answers,
         gate=kept,
+        too_long=rows.too_long,
         limits=limits_by_tool(
             chain(rows.conversations, rows.trained),
             renderer is not None and renderer.template.arguments_as == "dict",

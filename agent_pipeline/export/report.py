@@ -194,6 +194,8 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
         template: The comparison of texts, by type of file; `None` for a model without a template.
         answers: The comparison of answers, by type.
         gate: The kept decisions, by type.
+        too_long: The number of held-out conversations that were not compared, because they do not
+            fit into the model's context.
         limits: The calls that llama.cpp's server cannot serve, the most frequent first.
         played: The played conversations, by type.
         failed: The reasons why files are not served, by type.
@@ -208,6 +210,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     template: dict[str, TemplateParity | None] = {}
     answers: dict[str, AnswerParity] = {}
     gate: dict[str, KeptDecisions] = {}
+    too_long: int = 0
     limits: list[ServingLimit] = []
     played: dict[str, Played] = {}
     failed: dict[str, str] = {}

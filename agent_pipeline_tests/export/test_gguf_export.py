@@ -288,6 +288,31 @@ def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
         )
 
 
+LONG = {
+    "messages": [
+        {"role": "user", "content": "again " * 9000},
+        {"role": "assistant", "content": "Hello."},
+    ]
+}
+
+
+def test_conversations_longer_than_the_context_are_left_out_and_counted(tiny, tmp_path):
+    """llama.cpp refused the prompt of a session longer than the context, and the export failed."""
+    options = ExportOptions(outtypes=("f16",), max_new_tokens=4)
+    report = export(
+        model_at(tiny["base"]),
+        tiny["adapter"],
+        tmp_path / "out",
+        ExportRows([LONG, *CONVERSATIONS[:2]]),
+        options,
+    )
+    assert report.ok and report.too_long == 1
+    with pytest.raises(ExportError):
+        export(
+            model_at(tiny["base"]), tiny["adapter"], tmp_path / "none", ExportRows([LONG]), options
+        )
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -108,6 +108,12 @@ def gguf_export(
                 ["tool", "count", "of", "why"],
                 [[limit.tool, limit.count, limit.of, limit.why] for limit in report.limits],
             )
+        if report.too_long:
+            context.log.warning(
+                f"{report.too_long} held-out conversations of {context.partition_key} do not fit "
+                "into the model's context, so the exported files were not checked on them."
+            )
+            metadata["too_long"] = report.too_long
         yield built(context, workspace, result, metadata, [check])
 
 
