@@ -61,7 +61,8 @@ class RealProcess:
         os.killpg(self.process.pid, signum)
 
     def ended(self) -> subprocess.CompletedProcess[str]:
-        code = self.process.wait(timeout=MAX_SECONDS)
+        # On a loaded machine, Dagster's `dev` waits for each of its processes for up to a minute.
+        code = self.process.wait(timeout=3 * MAX_SECONDS)
         return subprocess.CompletedProcess(
             self.process.args,
             code,
