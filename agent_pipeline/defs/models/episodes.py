@@ -81,8 +81,9 @@ def episodes(
     The report counts the tasks done, and the episodes with harm. For comparison, the base model
     plays the same tasks, and the logged sessions are scored on them. The exported model plays some
     of the tasks again in variants, such as with the tools in another order. Every transcript is
-    kept. An agent without a world of its own plays in the world `replayed`, which is made from
-    recorded sessions. There, an episode without a recorded continuation ends undecided.
+    kept. If the setting
+    `world` is `replayed`, the world is made from recorded sessions. There, an episode without a
+    recorded continuation ends undecided.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
