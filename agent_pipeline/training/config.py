@@ -240,13 +240,6 @@ class AdapterTraining(Training):
         ),
     )
 
-    permute_tools: bool = Field(
-        default=True,
-        description=(
-            "Whether the tools stand in another order in each optimizer step. Has no effect if the "
-            "chat template sorts the tools."
-        ),
-    )
     masked_names: float = Field(
         default=0.0,
         ge=0,

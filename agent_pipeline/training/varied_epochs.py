@@ -28,11 +28,12 @@ from agent_pipeline.training.trainers.sft import MixedOrder
 def find_variation(config: TrainingConfig, renderer: ChatRenderer) -> Variation:
     """Return what differs from row to row, by the options and the chat template.
 
-    A template that sorts the tools shows every order of the tools alike, so their order is not
-    varied.
+    A template that sorts the tools shows every order of the tools alike. With any other template,
+    the tools stand in another order in each optimizer step, so that the model does not learn their
+    positions.
     """
     return Variation(
-        permutes_tools=config.permute_tools and not renderer.template.sorts_tools,
+        permutes_tools=not renderer.template.sorts_tools,
         masked_names=config.masked_names,
         extra_tools=config.extra_tools,
     )
