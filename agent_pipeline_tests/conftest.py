@@ -56,11 +56,17 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(SAMPLE.parent, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that fork come first, in a process that has no threads yet: a fork may wait for ever for a lock of a thread that it lacks.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests `newest` run only if `-m` names them: they install packages, and take half an hour.
+
+    Files that fork come first, in a process that has no threads yet: a fork may wait for ever for a lock of a thread that it lacks.
 
     Files with slow tests follow, the whole graph before the others: no worker is left alone with one at the end.
     """
+    if "newest" not in config.option.markexpr:
+        newest = [item for item in items if item.get_closest_marker("newest")]
+        config.hook.pytest_deselected(items=newest)
+        items[:] = [item for item in items if item not in newest]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(
         key=lambda item: (

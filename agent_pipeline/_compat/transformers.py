@@ -5,6 +5,7 @@ What attends, caches or samples with these belongs to `engine` and `training.tra
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,6 +73,17 @@ def replaced_sdpa(attention: "AttentionFunction") -> Iterator[None]:
         yield
     finally:
         ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+
+
+def cache_argument(cache: "Cache") -> "dict[str, Cache]":
+    """Return the keyword argument that hands a cache to a model's `forward`.
+
+    transformers 5.24 renamed `past_key_values` to `cache`. The old name warns, and ends with 5.40.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    names = {field.name for field in fields(BaseModelOutputWithPast)}
+    return {"cache" if "cache" in names else "past_key_values": cache}
 
 
 def preallocated_cache(columns: int, more_columns: int) -> "Cache":

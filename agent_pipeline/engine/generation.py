@@ -22,7 +22,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from agent_pipeline._compat.transformers import attention_name, preallocated_cache
+from agent_pipeline._compat.transformers import (
+    attention_name,
+    cache_argument,
+    preallocated_cache,
+)
 from agent_pipeline.engine.cpu_attention import SharedPrefix, grouped_attention
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
 from agent_pipeline.engine.scoring import (
@@ -368,7 +372,7 @@ def _generate_batch(
             input_ids=ids,
             attention_mask=None if options.one_by_one else _visible(mask, start, end, model.dtype),
             position_ids=positions,
-            past_key_values=cache,
+            **cache_argument(cache),
             use_cache=True,
             logits_to_keep=logit_count,
             **({"shared_prefix": prefix} if prefix else {}),
@@ -536,7 +540,7 @@ def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> ReadTokens:
     cache = DynamicCache()
     model(
         input_ids=torch.tensor([ids], device=model.device),
-        past_key_values=cache,
+        **cache_argument(cache),
         use_cache=True,
         logits_to_keep=1,
     )

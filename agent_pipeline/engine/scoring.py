@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from agent_pipeline._compat.transformers import attention_name
+from agent_pipeline._compat.transformers import attention_name, cache_argument
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.cpu_attention import grouped_attention
 from agent_pipeline.engine.prefix_tree import IntArray, PrefixTree, build_prefix_tree
@@ -322,7 +322,7 @@ def _score_tree(
             input_ids=torch.from_numpy(tree.tokens[nodes])[None].to(device),
             position_ids=torch.from_numpy(tree.depths[nodes])[None].to(device),
             attention_mask=mask[None, None],
-            past_key_values=cache,
+            **cache_argument(cache),
             use_cache=True,
         ).last_hidden_state[0]
         first, last = np.searchsorted(predictors, [start, stop])

@@ -8,6 +8,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Trainer
 
 from agent_pipeline._compat.transformers import (
     attention_name,
+    cache_argument,
     current_sdpa,
     original_sdpa,
     preallocated_cache,
@@ -85,19 +86,31 @@ def test_preallocated_cache(model, columns):
                 IDS[:, position:tokens],
                 attention_mask=mask,
                 position_ids=torch.tensor([[position]]),
-                past_key_values=cache,
+                **cache_argument(cache),
             ).logits
             assert cache.layers[0].keys.shape[2] == width
             torch.testing.assert_close(logits[:, 0], expected[:, position])
+
+
+@pytest.mark.filterwarnings("error")
+def test_cache_argument(model):
+    """The model reads from the cache that it is handed, and warns of no name that will be gone."""
+    cache = DynamicCache()
+    with torch.no_grad():
+        expected = model(IDS).logits
+        model(IDS[:, :2], **cache_argument(cache))
+        logits = model(IDS[:, 2:], **cache_argument(cache)).logits
+    assert cache.get_seq_length() == 4
+    torch.testing.assert_close(logits, expected[:, 2:])
 
 
 def test_dynamic_cache_copies(model):
     """The need for a cache of our own: a `DynamicCache` copies all states with every token."""
     cache = DynamicCache()
     with torch.no_grad():
-        model(IDS[:, :2], past_key_values=cache)
+        model(IDS[:, :2], **cache_argument(cache))
         before = cache.layers[0].keys
-        model(IDS[:, 2:3], past_key_values=cache)
+        model(IDS[:, 2:3], **cache_argument(cache))
     assert cache.layers[0].keys.data_ptr() != before.data_ptr()
 
 
