@@ -1,4 +1,5 @@
-"""The worker on other machines: what is asked of Slurm, Kubernetes and Ray, and the same worker run by a stand-in of each."""
+"""The worker on other machines: what Slurm, Kubernetes and Ray are asked for, and the worker run by a real Slurm and Ray, and by a
+stand-in for Kubernetes."""
 
 import json
 import os
@@ -32,6 +33,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import PassingError, SettingsError, WorkerError, first_line
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.slurm import cluster as start_slurm
 
 KEY = PartitionKey("shop", "support")
 COMPARE = {
@@ -258,6 +260,53 @@ def test_a_run_that_is_cancelled_cancels_its_slurm_job(settings, record, monkeyp
     assert named and record.with_suffix(".cancelled").read_text(encoding="utf-8").split() == [
         f"--name={named[1]}"
     ]
+
+
+@pytest.fixture(scope="module")
+def slurm_configuration() -> Iterator[Path]:
+    """The configuration of a real Slurm on this machine."""
+    with start_slurm() as configuration:
+        yield configuration
+
+
+@pytest.fixture
+def slurm_cluster(slurm_configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of Slurm speak to the real one on this machine."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_configuration))
+
+
+@pytest.mark.slow
+def test_real_slurm_job(settings: Settings, slurm_cluster: None) -> None:
+    """The worker runs on a node of a real Slurm, and its messages come through the lake."""
+    launcher = slurm.Slurm(SlurmSettings(partition="main"), messages(settings))
+    assert launched(launcher, common_values(settings, KEY) | COMPARE) == COMPARED
+    assert not left(settings)
+
+
+@pytest.mark.slow
+def test_real_slurm_job_that_dies(
+    settings: Settings, slurm_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of the job is that of `sbatch --wait`."""
+    monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
+    error = launched(slurm.Slurm(SlurmSettings(python="false"), messages(settings)), {})
+    assert isinstance(error, PassingError) and "slurm.arguments" in str(error)
+    assert not left(settings)
+
+
+@pytest.mark.slow
+def test_real_slurm_job_is_cancelled(
+    settings: Settings, slurm_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is cancelled leaves no job in the queue."""
+    monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
+    job = SlurmSettings(setup=[f"kill -INT {os.getpid()}", "exec sleep 600"])
+    with suppress(KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        launched(slurm.Slurm(job, messages(settings)), {})
+    deadline = time.monotonic() + 30
+    while queued := subprocess.check_output(["squeue", "--noheader", "--format=%T"], text=True):
+        assert time.monotonic() < deadline, queued
+        time.sleep(0.5)
 
 
 def test_a_pods_spec_is_the_settings_and_what_kubernetes_itself_knows():
