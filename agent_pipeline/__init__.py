@@ -4,8 +4,9 @@ A name is loaded when it is first used, so `import agent_pipeline` is fast. docs
 lists all names. The definitions of most names belong to `compat`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from agent_pipeline.lazy_names import load_when_used
 
 if TYPE_CHECKING:
     from agent_pipeline.compat.omniagents.distillation import (
@@ -140,15 +141,4 @@ _NAMES_BY_MODULE = {
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = load_when_used(__name__, _MODULES)

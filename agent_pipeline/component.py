@@ -72,6 +72,7 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
 
     settings: str | None = Field(
         default=None,
+        examples=["pipeline.toml"],
         description=(
             "Path of the settings file. A relative path starts at the project's folder. The "
             "default is the project's `pipeline.toml`, if that file exists."
@@ -79,6 +80,7 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     store: str | list[str] | None = Field(
         default=None,
+        examples=["sessions"],
         description=(
             "Store of the agents' sessions, or a list of stores: a path, a URL, or `name:path` to "
             "choose the reader. A relative path starts at the project's folder."
@@ -86,6 +88,7 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     lake: str | None = Field(
         default=None,
+        examples=["lake"],
         description=(
             "Place of all tables and models: a folder, or a URL such as `s3://bucket/lake`. A "
             "relative path starts at the project's folder."
@@ -93,13 +96,16 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     key_prefix: str | None = Field(
         default=None,
+        examples=["agents"],
         description=(
-            "Prefix of every asset key, such as `team/agents`. The prefix keeps the keys apart "
-            "from the keys of your own assets."
+            "Prefix of every asset key, such as `team/agents`, and of the names of all jobs, "
+            "schedules, sensors and resources. The prefix keeps them apart from your own "
+            "definitions."
         ),
     )
     agents: dict[str, dict[str, Any]] = Field(
         default={},
+        examples=[{"shop/support": {"task_field": "ticket"}}],
         description=(
             "Settings of single agents, by partition such as `shop/support`. The names are those "
             "of `[agents]` in `pipeline.toml`."
@@ -107,6 +113,7 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     group_prefix: str | None = Field(
         default=None,
+        examples=["agents"],
         description=(
             "Prefix of every asset group. With `agents`, the group `datasets` is called "
             "`agents_datasets`."
@@ -114,16 +121,25 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     owners: list[str] = Field(
         default=[],
+        examples=[["team:support"]],
         description="Owners of all assets: email addresses, or teams such as `team:support`.",
     )
     automation: bool = Field(
         default=True,
+        examples=[True],
         description=(
             "Whether the project gets the schedule, the sensors and the automation conditions. "
             "Without them, no new agent becomes a partition on its own: run `agent-pipeline "
             "materialize`."
         ),
     )
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """Return what the UI's Docs tab shows next to the description and the attributes."""
+        return dg.ComponentTypeSpec(
+            owners=["team:agent-pipeline"], tags=["agents", "fine-tuning", "evaluation"]
+        )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the definitions of agent-pipeline, with the attributes of this component.

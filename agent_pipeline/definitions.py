@@ -5,15 +5,17 @@ That includes an asset that `dg scaffold defs` adds. Dagster loads `defs`. Tests
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
 import agent_pipeline.defs
-from agent_pipeline._compat.dagster import is_code_location_starting, rename_op
+from agent_pipeline._compat.dagster import is_code_location_starting
+from agent_pipeline._compat.dagster_prefix import Renaming
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.defs.asset_keys import OWN_TAG, key_prefix, op_name
+from agent_pipeline.defs.asset_keys import OWN_TAG, add_prefix, key_prefix
 from agent_pipeline.defs.automation.nightly import cron_problems
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
@@ -29,8 +31,13 @@ def build_defs(
 ) -> dg.Definitions:
     """Return all Dagster objects of the package `defs`.
 
+    With the setting `key_prefix`, the keys of the assets and the names of all ops, jobs,
+    schedules, sensors and resources begin with the prefix, so that they do not clash with those of
+    a user's own project.
+
     Args:
-        resource_overrides: Resources to use instead of the usual ones, by resource key.
+        resource_overrides: Resources to use instead of the usual ones, by resource key without the
+            prefix.
         standalone: Whether the definitions are a code location of their own, with an executor and
             a logger. Pass False to merge them with definitions that have an executor or loggers.
     """
@@ -39,7 +46,7 @@ def build_defs(
         "pipes": dg.PipesSubprocessClient(message_reader=WholeMessages()),
         TABLES: ParquetIOManager(),
         ARTIFACTS: ArtifactIOManager(),
-    }
+    } | dict(resource_overrides or {})
     prefix = key_prefix() or None
     assets = dg.load_assets_from_package_module(
         agent_pipeline.defs, key_prefix=prefix, source_key_prefix=prefix
@@ -48,35 +55,31 @@ def build_defs(
         agent_pipeline.defs, asset_key_prefix=prefix
     )
     objects = dg.load_definitions_from_package_module(agent_pipeline.defs)
-    return dg.Definitions(
-        assets=[
-            _prefix_op(asset.map_asset_specs(_mark_as_own).map_asset_specs(with_columns))
-            if isinstance(asset, dg.AssetsDefinition)
-            else asset
-            for asset in assets
-        ],
-        asset_checks=[_prefix_op(checks) for checks in asset_checks],
+    definitions = dg.Definitions(
+        assets=[_adapt_asset(asset) for asset in assets],
+        asset_checks=asset_checks,
         jobs=objects.jobs,
         schedules=objects.schedules,
         sensors=objects.sensors,
-        resources=resources | dict(resource_overrides or {}),
+        resources=resources,
         # Cheap assets share one process; training and its like run in one of their own
         # (agent_pipeline.worker).
         executor=dg.in_process_executor if standalone else None,
         loggers={"console": console} if standalone else None,
     )
+    return Renaming(add_prefix, resources).rename(definitions) if prefix else definitions
+
+
+def _adapt_asset(asset: Any) -> Any:
+    """Return an asset with the tag of the pipeline's own assets, and with its columns."""
+    if isinstance(asset, dg.AssetsDefinition):
+        return asset.map_asset_specs(_mark_as_own).map_asset_specs(with_columns)
+    return asset
 
 
 def _mark_as_own(spec: dg.AssetSpec) -> dg.AssetSpec:
     """Return the spec with the tag by which jobs select the pipeline's own assets."""
     return spec.merge_attributes(tags={OWN_TAG: ""})
-
-
-def _prefix_op(definition: dg.AssetsDefinition) -> dg.AssetsDefinition:
-    """Return an asset, or asset checks, whose op name begins with the setting `key_prefix`."""
-    if not key_prefix() or not definition.is_executable:
-        return definition
-    return rename_op(definition, op_name(definition.op.name))
 
 
 def check_settings() -> None:

@@ -9,6 +9,7 @@ from filelock import FileLock
 
 from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.testing import make_tiny_model
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "agent-pipeline"
 
@@ -28,24 +29,14 @@ def with_jinja(renderer: ChatRenderer, jinja: str) -> ChatRenderer:
 
 def make_tiny_base(directory: Path) -> Path:
     """Write the model into `directory` and return it."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoTokenizer
 
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
+    return make_tiny_model(
+        directory,
+        AutoTokenizer.from_pretrained(embedded_base().path),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
         initializer_range=0.15,
     )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory

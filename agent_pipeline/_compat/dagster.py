@@ -37,7 +37,6 @@ __all__ = [
     "get_next_cron_tick",
     "is_code_location_starting",
     "is_valid_cron_schedule",
-    "rename_op",
     "run_dev_command",
     "with_group",
 ]
@@ -57,16 +56,6 @@ def is_code_location_starting() -> bool:
     changed after the run was queued.
     """
     return DefinitionsLoadContext.get().load_type is DefinitionsLoadType.INITIALIZATION
-
-
-def rename_op(definition: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
-    """Return an asset, or asset checks, with another op name.
-
-    `load_assets_from_package_module` gives a prefix to the keys of assets, but not to their ops.
-    """
-    renamed = definition.op.with_replaced_properties(name=name)
-    attributes = {**definition.get_attributes_dict(), "node_def": renamed}
-    return type(definition).dagster_internal_init(**attributes)
 
 
 def with_group(asset: dg.SourceAsset, group: str) -> dg.SourceAsset:

@@ -62,7 +62,7 @@ def options(
 
 PANELS: dict[str, list[Command]] = {
     "Start": [
-        Command(running.demo, "demo", ("demo",), "report shop/support"),
+        Command(running.demo, "demo", ("demo",), "chat shop/support"),
         Command(
             init,
             "init",

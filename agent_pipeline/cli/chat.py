@@ -17,6 +17,7 @@ from rich.text import Text
 from agent_pipeline.cli.report import printable
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
@@ -91,8 +92,9 @@ def chat(
     tools: Annotated[
         str,
         typer.Option(
-            help="Who answers the model's calls: world (the agent's world), ask (you), or none "
-            "(the model gets no tools). Default: world if the agent has one, or ask."
+            help="Who answers the model's calls: world (the agent's world), tape (recorded "
+            "sessions of the task), ask (you), or none (the model gets no tools). Default: what "
+            "the setting `world` names, or ask."
         ),
     ] = "",
     task: Annotated[
@@ -172,19 +174,25 @@ def _open_scene(settings: Settings, key: PartitionKey, model: str, tools: str, t
     from agent_pipeline.promotion.model_prompt import read_model_prompt
 
     lake, world = settings.open_lake(), settings.world(key)
-    choice = tools or ("world" if world else "ask")
-    if choice not in ("world", "ask", "none"):
-        raise SettingsError(f"--tools cannot be {choice!r}: choose world, ask or none.")
+    usual = "tape" if settings.episodes_world(key) == REPLAYED else "ask"
+    choice = tools or ("world" if world else usual)
+    if choice not in ("world", "tape", "ask", "none"):
+        raise SettingsError(f"--tools cannot be {choice!r}: choose world, tape, ask or none.")
     if choice == "world" and not world:
         raise SettingsError(
             f'{key} has no world that answers calls: set `world` in [agents."{key}"] of '
-            "pipeline.toml (docs/how-to/write-a-world.md), or use --tools ask."
+            "pipeline.toml (docs/how-to/write-a-world.md), or use --tools tape or --tools ask."
         )
     params = common_params(settings, key)
     if choice == "world":
         return Scene(world, _choose_task(params, world, lake, key, task), [], [])
+    if choice == "tape":
+        return Scene(REPLAYED, _choose_task(params, REPLAYED, lake, key, task), [], [])
     if task:
-        raise SettingsError("--task needs a world: leave out --task, or use --tools world.")
+        raise SettingsError(
+            "--task needs a world or recorded sessions: leave out --task, or use --tools world or "
+            "--tools tape."
+        )
     prompt = read_model_prompt(lake, key, model, params.shown_to_models)
     if prompt.variants > 1:
         _print(
@@ -209,16 +217,26 @@ def _choose_task(
 
     Raises:
         SettingsError: The agent has no such held-out task, or the world cannot make tasks.
+        DataError: The recorded sessions of held-out tasks cannot be read.
     """
     from agent_pipeline.compute.playing import tasks_to_play
     from agent_pipeline.errors import DataError
     from agent_pipeline.evaluation.heldout import heldout_rows
+    from agent_pipeline.evaluation.tape import add_tapes
     from agent_pipeline.options import did_you_mean
 
     try:
         rows = params.shown_to_models(heldout_rows(lake, key))
     except DataError:
+        if world == REPLAYED:
+            raise
         rows = []
+    if world == REPLAYED:
+        rows = add_tapes(lake, key, rows, params.surrogates)
+        if not rows:
+            raise SettingsError(
+                f"No held-out task of {key} has a good recorded session: use --tools ask."
+            )
     tasks = tasks_to_play(world, rows, len(rows), 0 if rows else 1, 1, like=f"{key.agent}-")
     if not task:
         return tasks[0]
@@ -251,8 +269,7 @@ def _talk(start: Callable[[], list[Talk]], key: PartitionKey, scene: Scene) -> N
     """Read messages until the input ends, and print what the models do."""
     talks = start()
     tools = ", ".join(str(tool["function"]["name"]) for tool in talks[0].chat.tools) or "none"
-    answering = f"the world {scene.world}, task {scene.row['task_key']}" if scene.world else "you"
-    _print(f"Tools: {tools}. Calls are answered by {answering}.")
+    _print(f"Tools: {tools}. Calls are answered by {_name_answerer(scene)}.")
     if talks[0].question:
         _print(f"A user of this task begins: {talks[0].question}")
     _print(f"{COMMANDS}.")
@@ -276,6 +293,16 @@ def _talk(start: Callable[[], list[Talk]], key: PartitionKey, scene: Scene) -> N
             _print_turn(talks, message)
             is_first = False
     _print_outcomes(talks)
+
+
+def _name_answerer(scene: Scene) -> str:
+    """Return who answers the calls of a chat."""
+    if not scene.world:
+        return "you"
+    task = scene.row["task_key"]
+    if scene.world == REPLAYED:
+        return f"the recorded sessions of the task {task}"
+    return f"the world {scene.world}, task {task}"
 
 
 def _print_turn(talks: Sequence[Talk], message: str) -> None:
@@ -307,10 +334,16 @@ def _describe(event: "ChatEvent") -> Text:
 
 
 def _print_outcomes(talks: Sequence[Talk]) -> None:
-    """Print how well each model did the task, as its world says."""
+    """Print how well each model did the task, as its world says.
+
+    Recorded sessions do not judge a chat, because the person's messages were not recorded.
+    """
+    from agent_pipeline.evaluation.replayed_world import ReplayedWorld
     from agent_pipeline.evaluation.worlds import task_outcome
 
     for talk in talks:
+        if isinstance(talk.world, ReplayedWorld):
+            continue
         if talk.world is None or not any(m["role"] == "assistant" for m in talk.chat.messages):
             continue
         outcome = task_outcome(talk.world)

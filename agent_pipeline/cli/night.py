@@ -100,13 +100,15 @@ def read_night_status(settings: Settings) -> "NightStatus":
     A Dagster home that does not exist is not created. If Dagster's database cannot be opened, the
     note says why.
     """
+    from agent_pipeline.defs.asset_keys import add_prefix
     from agent_pipeline.defs.automation.nightly import cron_problems, is_schedule_on, next_night
     from agent_pipeline.governance.agent_status import NightStatus
 
     if problems := cron_problems(settings):
         return NightStatus(begins=None, is_on=None, note=" ".join(problems))
     begins = next_night(settings.night, datetime.now(UTC)).isoformat()
-    off = "the schedule `nightly` is switched off: switch it on in the UI, under Automation"
+    schedule = add_prefix("nightly")
+    off = f"the schedule `{schedule}` is switched off: switch it on in the UI, under Automation"
     if find_home() is None:
         return NightStatus(begins=begins, is_on=False, note=off)
     try:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
+from shutil import which
 from string import Formatter
 from typing import Any
 
@@ -75,7 +77,21 @@ def print_next(command: str) -> None:
         command: The command without the name of the program; empty to print nothing.
     """
     if command:
-        sys.stderr.write(f"Next: {PROGRAM} {command}\n")
+        sys.stderr.write(f"Next: {name_program()} {command}\n")
+
+
+def name_program() -> str:
+    """Return the program as a shell finds it: its name, or its path if it is not on the PATH.
+
+    Example:
+        After `make demo`, the program is `.venv/bin/agent-pipeline`.
+    """
+    called = Path(sys.argv[0])
+    if called.name != PROGRAM or which(PROGRAM):
+        return PROGRAM
+    if called.is_absolute() and called.is_relative_to(Path.cwd()):
+        called = called.relative_to(Path.cwd())
+    return str(called)
 
 
 def with_next_step(command: Command) -> Callable[..., None]:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.cli.instance import WORKSPACE, dagster_home, make_known, open_instance
+from agent_pipeline.cli.registry import name_program
 from agent_pipeline.cli.words import with_noun
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import LakeError, SettingsError, StoreError
@@ -136,6 +137,13 @@ def demo(
     )
     for key in trained:
         print_outcome(key)
+    serve = f"{name_program()} serve {trained[0]}"
+    console.print(
+        f"To serve a model that you promoted: `{serve}`.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def dev(

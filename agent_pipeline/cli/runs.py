@@ -11,7 +11,7 @@ from agent_pipeline.config.assets import STEP_GROUPS
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.trust import trust
-from agent_pipeline.defs.asset_keys import asset_key
+from agent_pipeline.defs.asset_keys import add_prefix, asset_key
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
@@ -47,7 +47,7 @@ def materialize(
         select: The assets, in Dagster's selection syntax.
         settings: Settings of the run, as `asset.setting=value` or `setting=value`.
         fresh: Whether models are made again even if they exist.
-        job_name: The job to run.
+        job_name: The name of the job to run, without the prefix.
 
     Raises:
         PartitionError: the store has no such partition.
@@ -64,7 +64,7 @@ def materialize(
     instance.add_dynamic_partitions(
         AGENTS.name or "", [str(name) for name in ([key] if key else partitions)]
     )
-    job = defs.resolve_job_def(job_name if key else MIX)
+    job = defs.resolve_job_def(add_prefix(job_name if key else MIX))
     selected = selected_assets(defs, job, select)
     values = overrides(settings, selected)
     trust(values)
@@ -74,7 +74,7 @@ def materialize(
     }
     if (
         key
-        and job.name == RETRAIN
+        and job.name == add_prefix(RETRAIN)
         and selected == {asset.path[-1] for asset in job.asset_layer.executable_asset_keys}
     ):
         version = workspace.versions(source).find_version(key).version
@@ -137,7 +137,7 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         ) from error
     names = {key.path[-1] for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
-        having = "without" if job.name == MIX else "with"
+        having = "without" if job.name == add_prefix(MIX) else "with"
         known = ", ".join(sorted(key.path[-1] for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(
             f"The selection {written!r} names no asset that can be materialized {having} a "

@@ -186,8 +186,9 @@ class Settings(BaseSettings):
         default="",
         pattern=r"^([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?$",
         description=(
-            "Prefix of every asset key in Dagster, such as team/agents, so that "
-            "the keys do not clash with another project."
+            "Prefix of every asset key in Dagster, such as team/agents, and of the names of all "
+            "jobs, schedules, sensors and resources, so that they do not clash with another "
+            "project."
         ),
     )
     redaction: RedactionSettings = RedactionSettings()

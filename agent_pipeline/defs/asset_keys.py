@@ -1,7 +1,8 @@
-"""Names and keys of the assets, with the prefix of the setting `key_prefix`.
+"""Names and keys in Dagster, with the prefix of the setting `key_prefix`.
 
-The prefix keeps the asset keys apart from those of another project in the same Dagster instance. It
-appears in Dagster only: settings, tables and folders use the asset's name.
+The prefix keeps assets, jobs, schedules, sensors and resources apart from those of another project
+in the same Dagster instance. It appears in Dagster only: settings, tables and folders use the
+asset's name.
 """
 
 import dagster as dg
@@ -29,18 +30,20 @@ def asset_key(name: str) -> dg.AssetKey:
     return dg.AssetKey([*key_prefix(), name])
 
 
-def op_name(name: str) -> str:
-    """Return the name of an op of the pipeline, which is its key in a run config.
+def add_prefix(name: str) -> str:
+    """Return the name of an op, job, schedule, sensor or resource of the pipeline.
+
+    The name of an op is its key in a run config.
 
     Example:
-        With `key_prefix = "team/agents"`, the op of `adapter` is `team__agents__adapter`.
+        With `key_prefix = "team/agents"`, the job `retrain` is called `team__agents__retrain`.
     """
     return "__".join([*key_prefix(), name])
 
 
-def name_of_op(op: str) -> str:
-    """Return the name of an op without the prefix."""
-    return op.removeprefix(op_name(""))
+def remove_prefix(name: str) -> str:
+    """Return the name of an op or a job without the prefix."""
+    return name.removeprefix(add_prefix(""))
 
 
 def asset_name(key: dg.AssetKey) -> str:

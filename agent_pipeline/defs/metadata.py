@@ -1,10 +1,13 @@
-"""Results as metadata for the UI: tables, previews without private text, and small charts."""
+"""Results as metadata for the UI: tables, previews without private text, and pictures.
+
+Charts that the UI shows without a click belong to `charts`.
+"""
 
 import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import dagster as dg
@@ -19,7 +22,6 @@ NAMED = 10
 all changes.
 """
 _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
-_BARS = "▁▂▃▄▅▆▇█"
 _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
@@ -166,38 +168,6 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
     )
     axes.set_ylim(max(len(shares), _FEWEST_PLACES) - 0.4, -0.6)
     axes.set_xlim(0, 1)
-    return _picture(figure, title)
-
-
-def sparkline(values: Sequence[float], most: int = 24) -> str:
-    """Return a curve as one line of text with its first and last value.
-
-    The UI shows the text without a click, unlike a picture. Example: `2.65 █▆▄▃▂▁▁ 0.206`.
-
-    Args:
-        values: The values, such as the losses of a training run in order.
-        most: The largest number of bars. A bar is the mean of neighbouring values.
-    """
-    if not values:
-        return "none"
-    bars = min(most, len(values))
-    bounds = [len(values) * bar // bars for bar in range(bars + 1)]
-    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
-    low, high = min(means), max(means)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    drawn = "".join(_BARS[round((mean - low) * scale)] for mean in means)
-    return f"{values[0]:.4g} {drawn} {values[-1]:.4g}"
-
-
-def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
-    """Draw a curve as a large picture."""
-    figure, axes = _figure(title, size=(11, 4.2))
-    axes.plot(
-        [point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker="."
-    )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_ylim(bottom=0)
     return _picture(figure, title)
 
 

@@ -22,7 +22,7 @@ from agent_pipeline.config.resolution import (
 )
 from agent_pipeline.config.settings import Settings, cached_settings
 from agent_pipeline.config.trust import check_texts, check_trusted, typed
-from agent_pipeline.defs.asset_keys import name_of_op, op_name
+from agent_pipeline.defs.asset_keys import add_prefix, remove_prefix
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import SettingsError
@@ -77,7 +77,7 @@ def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, obj
     ops: dict[str, Any] = {}
     for group, group_values in values.items():
         asset = owning_asset(group)
-        config = ops.setdefault(op_name(asset), {"config": {}})["config"]
+        config = ops.setdefault(add_prefix(asset), {"config": {}})["config"]
         (config if asset == group else config.setdefault(group, {})).update(group_values)
     return ops
 
@@ -86,7 +86,7 @@ def config_by_group(ops: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Convert the part `ops` of a run config into values by option group."""
     values: dict[str, dict[str, Any]] = {}
     for name, op in ops.items():
-        asset = name_of_op(name)
+        asset = remove_prefix(name)
         config = op.get("config") or {}
         values.update({asset: config} if asset in ASSETS else config)
     return values

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from agent_pipeline.compute.tasks import VERSIONS
+from agent_pipeline.defs.asset_keys import add_prefix
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.specs import CODE_VERSION
 from agent_pipeline.sessions.session import hash_json
@@ -118,7 +119,7 @@ class LastRuns:
         missing, cursor = set(partitions), None
         for _ in range(_PAGES):
             records = instance.get_run_records(
-                dg.RunsFilter(job_name=RETRAIN), limit=_PAGE, cursor=cursor
+                dg.RunsFilter(job_name=add_prefix(RETRAIN)), limit=_PAGE, cursor=cursor
             )
             for record in records:
                 self._note(record)
@@ -133,7 +134,7 @@ class LastRuns:
         """Return the tags of the partition's last successful run, or none without such a run."""
         if partition not in self._succeeded and not self._complete:
             wanted = dg.RunsFilter(
-                job_name=RETRAIN,
+                job_name=add_prefix(RETRAIN),
                 statuses=[dg.DagsterRunStatus.SUCCESS],
                 tags={PARTITION_TAG: partition},
             )

@@ -5,8 +5,9 @@ world. What does not belong here: the tests of this package. Nothing in the pack
 room, and a name is loaded when it is first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from agent_pipeline.lazy_names import load_when_used
 
 if TYPE_CHECKING:
     from agent_pipeline.testing.checks import check_reader as check_reader
@@ -34,15 +35,4 @@ _MODULES = {
 }
 
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = load_when_used(__name__, _MODULES)

@@ -3,7 +3,6 @@
 import inspect
 import json
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -86,33 +85,3 @@ def test_log_copiers_of_dagster_use_popen():
     with compat._log_copiers_ignore_interrupts():
         process = vars(compute_logs)["subprocess"].Popen(["true"])
     assert process.wait() == 0 and inspect.ismodule(vars(compute_logs)["subprocess"])
-
-
-def test_renamed_op():
-    """An asset and its checks keep keys, checks, pool and config under the new name of the op."""
-
-    @dg.asset(
-        pool="gpu", config_schema={"size": int}, check_specs=[dg.AssetCheckSpec("full", asset="a")]
-    )
-    def a(): ...
-
-    @dg.asset_check(asset="a")
-    def sound(): ...
-
-    renamed = compat.rename_op(a, "team__a")
-    assert renamed.op.name == "team__a" and a.op.name == "a"
-    assert (renamed.key, renamed.op.pool) == (a.key, "gpu")
-    assert renamed.check_keys == a.check_keys
-    assert renamed.op.config_schema.config_type.key == a.op.config_schema.config_type.key
-    checks = compat.rename_op(sound, "team__sound")
-    assert checks.op.name == "team__sound" and checks.check_keys == sound.check_keys
-
-
-def test_a_prefix_does_not_rename_ops_in_dagster():
-    """The hook is needed as long as Dagster gives the prefix to keys only."""
-
-    @dg.asset
-    def a(): ...
-
-    (prefixed,) = dg.load_assets_from_modules([SimpleNamespace(__name__="m", a=a)], key_prefix="p")
-    assert prefixed.key.path == ["p", "a"] and prefixed.op.name == "a"

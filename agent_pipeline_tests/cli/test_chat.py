@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from agent_pipeline.cli.app import app
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.evaluation import test_tape
 from agent_pipeline_tests.judging.endpoint import Request, Response, endpoint, says
 
 SYSTEM = "You are the support agent of a shop."
@@ -43,12 +45,16 @@ def calls(name: str, arguments: dict[str, Any]) -> Response:
     return status, headers, json.dumps(answer)
 
 
-def answer(request: Request, number: int) -> Response:
+def answer_with(request: Request, order_id: str) -> Response:
     """Call a tool first, and then tell what the tool said."""
     last = request["messages"][-1]
     if last["role"] == "user":
-        return calls("find_orders", {"order_id": "W1"})
+        return calls("find_orders", {"order_id": order_id})
     return says(f"The tool said: {last['content']}")
+
+
+def answer(request: Request, number: int) -> Response:
+    return answer_with(request, "W1")
 
 
 @pytest.fixture
@@ -116,6 +122,22 @@ def test_world_answers_the_calls_and_judges_the_chat(project: Path) -> None:
     assert f"begins: {first['messages'][1]['content']}" in done.stdout
     assert second["messages"][-1]["role"] == "tool"
     assert "The world says: the task is " in done.stdout
+
+
+def test_recorded_sessions_answer_the_calls(project: Path) -> None:
+    """A recorded call gets its recorded result, and any other call gets an error."""
+    arguments = {"order_id": "W1"}
+    messages = test_tape.say("Where?", test_tape.call("find_orders", "lost at sea", **arguments))
+    row = test_tape.session("s1", messages, task_key="support-001", tools=[TOOL])
+    test_tape.recorded(Lake(str(project / "lake")), row, reads=("find_orders",))
+    with endpoint(answer) as server:
+        done = chat("Where is W1?\n", "--model", f"{server.url}#m", "--tools", "tape")
+    assert "recorded sessions of the task support-001" in done.stdout
+    assert "model: The tool said: lost at sea" in done.stdout
+    assert "The world says" not in done.stdout
+    with endpoint(lambda request, number: answer_with(request, "W2")) as server:
+        done = chat("Where is W2?\n", "--model", f"{server.url}#m", "--tools", "tape")
+    assert "not recorded" in done.stdout
 
 
 def test_control_characters_of_a_model_never_reach_the_terminal(project: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import GROUPS, PANELS, app
-from agent_pipeline.cli.registry import OLD_NAMES, Command, find_old_name
+from agent_pipeline.cli.registry import OLD_NAMES, Command, find_old_name, name_program
 from agent_pipeline_tests.docs.pages import list_pages, name_page
 from agent_pipeline_tests.docs.test_code_blocks import list_commands, parse_arguments
 
@@ -35,6 +35,30 @@ def test_next_steps_name_commands() -> None:
     for command in COMMANDS:
         words = command.next_step.split()
         assert {words[0], " ".join(words[:2])} & names, command.next_step
+
+
+@pytest.mark.parametrize(
+    ("called", "path", "shown"),
+    [
+        (".venv/bin/agent-pipeline", "", ".venv/bin/agent-pipeline"),
+        ("{folder}/.venv/bin/agent-pipeline", "", ".venv/bin/agent-pipeline"),
+        ("/opt/env/bin/agent-pipeline", "", "/opt/env/bin/agent-pipeline"),
+        (".venv/bin/agent-pipeline", "{folder}/.venv/bin", "agent-pipeline"),
+        ("/usr/lib/agent_pipeline/cli/app.py", "", "agent-pipeline"),
+    ],
+)
+def test_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, path: str, shown: str
+) -> None:
+    """The next step can be pasted into the shell that ran `make demo`, without an active venv."""
+    program = tmp_path / ".venv" / "bin" / "agent-pipeline"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path.format(folder=tmp_path))
+    monkeypatch.setattr("sys.argv", [called.format(folder=tmp_path)])
+    assert name_program() == shown
 
 
 def test_help_lists_the_panels_in_order() -> None:

@@ -16,6 +16,7 @@ import yaml
 
 from agent_pipeline.component import APPLIED, AgentPipelineComponent, apply_variables
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import parse_key
@@ -91,15 +92,101 @@ def test_definitions_in_a_host_project(project: Path) -> None:
     assert all(group and group.startswith("agents_") for group in groups)
     assert graph.get(ours).owners == ["team:support"] and not graph.get(own).owners
     repository = loaded.get_repository_def()
-    assert {"retrain", "mix", "compare_methods"} <= set(repository.job_names)
-    assert repository.has_sensor_def("discover_agents")
-    assert repository.has_schedule_def("nightly")
-    retrain = loaded.resolve_job_def("retrain").asset_layer.executable_asset_keys
+    assert {"agents__retrain", "agents__mix"} <= set(repository.job_names)
+    assert repository.has_sensor_def("agents__discover_agents")
+    assert repository.has_schedule_def("agents__nightly")
+    retrain = loaded.resolve_job_def("agents__retrain").asset_layer.executable_asset_keys
     assert own not in retrain and ours in retrain
-    selection = loaded.resolve_sensor_def("fresh_tables").asset_selection
+    selection = loaded.resolve_sensor_def("agents__fresh_tables").asset_selection
     assert selection is not None
     fresh = selection.resolve(graph)
     assert own not in fresh and ours in fresh
+
+
+NAMESAKES = """import dagster as dg
+
+JOBS, SCHEDULES, SENSORS, RESOURCES = {names}
+
+
+class Own(dg.ConfigurableResource):
+    label: str = "own"
+
+
+@dg.op
+def promote_export() -> None: ...
+
+
+def make_job(name: str) -> dg.JobDefinition:
+    @dg.job(name=name)
+    def job() -> None:
+        promote_export()
+
+    return job
+
+
+def make_sensor(name: str) -> dg.SensorDefinition:
+    @dg.sensor(name=name, job=jobs["retrain"])
+    def sensor(workspace: Own) -> dg.SkipReason:
+        return dg.SkipReason(workspace.label)
+
+    return sensor
+
+
+@dg.asset
+def champion(workspace: Own) -> str:
+    return workspace.label
+
+
+jobs = {{name: make_job(name) for name in JOBS}}
+defs = dg.Definitions(
+    assets=[champion],
+    jobs=list(jobs.values()),
+    schedules=[
+        dg.ScheduleDefinition(name=name, job=jobs["retrain"], cron_schedule="0 5 * * *")
+        for name in SCHEDULES
+    ],
+    sensors=[make_sensor(name) for name in SENSORS],
+    resources={{key: Own() for key in RESOURCES}},
+)
+"""
+"""A module of a user whose definitions have the names of ours."""
+
+
+def test_namesakes(project: Path) -> None:
+    """A user may have a job, schedule, sensor or resource of every name that we use."""
+    plain = build_defs(standalone=False)
+    names = [
+        [definition.name for definition in definitions or ()]
+        for definitions in (plain.jobs, plain.schedules, plain.sensors)
+    ]
+    module = NAMESAKES.format(names=[*names, list(plain.resources or ())])
+    folder = project / "src" / project.name / "defs"
+    (folder / "namesakes.py").write_text(module, encoding="utf-8")
+    add_component(project, ATTRIBUTES)
+    loaded = load(project)
+    dg.Definitions.validate_loadable(loaded)
+    repository = loaded.get_repository_def()
+    loaded_names = {
+        "jobs": [name for name in repository.job_names if "ASSET_JOB" not in name],
+        "schedules": [schedule.name for schedule in repository.schedule_defs],
+        "sensors": [sensor.name for sensor in repository.sensor_defs],
+        "resources": list(repository.get_top_level_resources()),
+    }
+    for kind, all_names in loaded_names.items():
+        own = {name for name in all_names if not name.startswith("agents__")}
+        assert own and {f"agents__{name}" for name in own} == set(all_names) - own, kind
+    with dg.DagsterInstance.ephemeral() as instance:
+        user_run = loaded.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=instance, asset_selection=[dg.AssetKey("champion")]
+        )
+        assert user_run.output_for_node("champion") == "own"
+        instance.add_dynamic_partitions(AGENTS.name or "", ["shop/intern"])
+        ours = loaded.resolve_job_def("agents__retrain").execute_in_process(
+            instance=instance,
+            partition_key="shop/intern",
+            asset_selection=[dg.AssetKey(["agents", "sessions"])],
+        )
+    assert ours.success and Lake(str(project / "lake")).has("sessions", parse_key("shop/intern"))
 
 
 def test_no_automation(project: Path) -> None:
@@ -107,13 +194,13 @@ def test_no_automation(project: Path) -> None:
     add_component(project, ATTRIBUTES | {"automation": False})
     repository = load(project).get_repository_def()
     assert repository.sensor_defs == [] and repository.schedule_defs == []
-    assert "retrain" in repository.job_names
+    assert "agents__retrain" in repository.job_names
 
 
 def test_run_with_the_attributes(project: Path) -> None:
     """A run reads the store and writes the lake that the attributes name, from any folder."""
     add_component(project, ATTRIBUTES | {"agents": {"shop/intern": {"task_field": "ticket"}}})
-    job = load(project).resolve_job_def("retrain")
+    job = load(project).resolve_job_def("agents__retrain")
     settings = load_settings()
     assert settings.reading(parse_key("shop/intern")).task_field == "ticket"
     key = dg.AssetKey(["agents", "sessions"])
@@ -236,7 +323,9 @@ def test_commands_of_dg(project: Path, run_dg: Callable[..., str]) -> None:
     listed = json.loads(run_dg("list", "defs", "--json"))
     keys = {asset["asset_key"] for asset in listed["assets"]}
     assert {"sessions", "agents/sessions", "agents/adapter"} <= keys
-    assert {"retrain", "mix", "compare_methods"} <= {job["name"] for job in listed["jobs"]}
+    assert {"agents__retrain", "agents__mix", "agents__compare_methods"} <= {
+        job["name"] for job in listed["jobs"]
+    }
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.definitions import build_defs, defs
-from agent_pipeline.defs.asset_keys import asset_key, asset_name
+from agent_pipeline.defs.asset_keys import add_prefix, asset_key, asset_name
 from agent_pipeline.defs.run_config import config_by_group, run_config
 from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
@@ -95,7 +95,7 @@ def test_edges() -> None:
 
 
 def test_key_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `key_prefix`, every asset, check, edge, column and job has the prefix, and nothing else has."""
+    """With `key_prefix`, every asset, check, edge, column, job and resource has the prefix."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pipeline.toml").write_text('key_prefix = "team/agents"\n', encoding="utf-8")
     prefixed = build_defs()
@@ -117,7 +117,10 @@ def test_key_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(check.asset_key.path[:-1] == prefix for check in graph.asset_check_keys)
     for job in ("retrain", "mix", "compare_methods"):
         names = {
-            key.path[-1] for key in prefixed.resolve_job_def(job).asset_layer.executable_asset_keys
+            key.path[-1]
+            for key in prefixed.resolve_job_def(
+                f"team__agents__{job}"
+            ).asset_layer.executable_asset_keys
         }
         plain = defs.resolve_job_def(job).asset_layer.executable_asset_keys
         assert names == {key.path[-1] for key in plain}
@@ -128,7 +131,7 @@ def test_key_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert asset_name(dg.AssetKey([*prefix, "sft_dataset"])) == "sft_dataset"
     assert asset_key("sessions") == dg.AssetKey([*prefix, "sessions"])
-    retrain = prefixed.resolve_job_def("retrain")
+    retrain = prefixed.resolve_job_def("team__agents__retrain")
     assert selected_assets(prefixed, retrain, "sessions+") >= {"sessions", "judged_sessions"}
 
 
@@ -164,7 +167,7 @@ def test_key_prefix_in_run_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         config = run_config(load_settings(), parse_key("shop/intern"))
         assert set(config["ops"]) == {op}
         assert config_by_group(config["ops"])["sft_adapter"]["lora_r"] == 8
-        assert dg.validate_run_config(build_defs().resolve_job_def("retrain"), config)
+        assert dg.validate_run_config(build_defs().resolve_job_def(add_prefix("retrain")), config)
 
 
 def test_merge_with_a_host_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,15 +194,13 @@ def test_merge_with_a_host_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     dg.Definitions.validate_loadable(merged)
     assert merged.executor is dg.multiprocess_executor
     for name in ("retrain", "mix", "compare_methods"):
-        job = merged.resolve_job_def(name)
+        job = merged.resolve_job_def(f"agents__{name}")
         assert job.executor_def is dg.in_process_executor
         assert {key.path[-1] for key in job.asset_layer.executable_asset_keys} == {
             key.path[-1] for key in defs.resolve_job_def(name).asset_layer.executable_asset_keys
         }
         assert all(key.path[0] == "agents" for key in job.asset_layer.executable_asset_keys)
-    targets = merged.resolve_all_job_defs()
-    assert {"retrain", "mix", "compare_methods"} <= {job.name for job in targets}
-    fresh_tables = merged.resolve_sensor_def("fresh_tables").asset_selection
+    fresh_tables = merged.resolve_sensor_def("agents__fresh_tables").asset_selection
     assert fresh_tables is not None
     assert dg.AssetKey("sessions") not in fresh_tables.resolve(merged.resolve_asset_graph())
 

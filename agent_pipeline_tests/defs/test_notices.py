@@ -103,15 +103,23 @@ def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(
     def judged_sessions() -> dg.MaterializeResult:
         return dg.MaterializeResult(metadata={"not_judged_yet": 3})
 
-    @dg.asset(config_schema={"decision": str, "waits": bool})
+    compared = dg.AssetCheckSpec("candidate_is_not_rejected", asset="champion")
+
+    @dg.asset(config_schema={"decision": str, "waits": bool}, check_specs=[compared])
     def champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         given = context.op_execution_context.op_config
+        undecided = dg.AssetCheckResult(
+            passed=not given["decision"].startswith("cannot decide"),
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"decision": given["decision"]},
+        )
         return dg.MaterializeResult(
+            check_results=[undecided],
             metadata={
                 "decision": given["decision"],
                 "why": "so",
                 "wins_and_waits_for_a_person": given["waits"],
-            }
+            },
         )
 
     tick = Ticks(bench.instance)

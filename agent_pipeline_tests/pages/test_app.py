@@ -16,12 +16,18 @@ from agent_pipeline.pages.app import make_app
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.promotion.ledger import EXPORT
-from agent_pipeline.promotion.production import Estimate, ModelWeek, ProductionReport
+from agent_pipeline.promotion.production import (
+    Estimate,
+    ModelWeek,
+    ProductionComparison,
+    ProductionReport,
+    SameTasks,
+)
 from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests import lakes
-from agent_pipeline_tests.browser import Elements, opened, tab
+from agent_pipeline_tests.browser import Elements, Tab, opened, tab
 from agent_pipeline_tests.evaluation import test_page as evaluation_page
 from agent_pipeline_tests.judging.sessions import calls, result
 from agent_pipeline_tests.pages.sites import KEY, judged_row, put_judged, serving
@@ -276,8 +282,26 @@ def put_hostile_pages(lake: Lake) -> list[str]:
         with_help=0,
         **dict.fromkeys(ModelWeek.__struct_fields__[6:], none),
     )
+    share = Estimate(9, 0.5, 0.3, 0.7)
+    comparison = ProductionComparison(
+        rival="agent",
+        champion_share=share,
+        rival_share=share,
+        same_tasks=SameTasks(share, share, share),
+        pairs=9,
+        drop=share,
+        p_value=0.5,
+        allowed_error=0.01,
+        margin=0.05,
+        alarm_after=4,
+    )
     production = ProductionReport(
-        champion=text, previous=text, weeks=[week], totals=[week], comparisons=[], notes=[text]
+        champion=text,
+        previous=text,
+        weeks=[week],
+        totals=[week],
+        comparisons=[comparison],
+        notes=[text],
     )
     lakes.artifact(lake, "production", KEY, report=msgspec.to_builtins(production))
     night = Path(lake.root.path) / "nights" / "2026-01-02T0200.html"
@@ -304,27 +328,48 @@ def test_hostile_pages_are_all_pages(lake: Lake, client: TestClient) -> None:
     assert {client.get(path).status_code for path in paths} == {200}
 
 
+def open_and_touch(browser: Tab, address: str) -> None:
+    """Open a page and everything in it, and check that no script of a session ran."""
+    taken = "document.documentElement.dataset.taken ?? (document.title === 'taken' ? 'yes' : 'no')"
+    browser.open(address)
+    browser.wait_for(
+        f"document.readyState === 'complete' && location.href === {json.dumps(address)}"
+        " && !!document.querySelector('main, h1')"
+    )
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    browser.evaluate(
+        "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
+        "e.dispatchEvent(new MouseEvent('mouseover')); })"
+    )
+    assert browser.evaluate(taken) == "no", address
+    assert browser.evaluate("document.querySelectorAll('iframe, base').length") == 0
+
+
 @pytest.mark.slow
 def test_no_script_runs(tmp_path: Path) -> None:
     """In a real browser, no script of a session runs, whatever is opened, focused and touched."""
     paths = put_hostile_pages(Lake(str(tmp_path / "lake")))
-    taken = "document.documentElement.dataset.taken ?? (document.title === 'taken' ? 'yes' : 'no')"
     with serving(tmp_path, "pages") as (address, _), tab(tmp_path / "profile") as browser:
         for path in paths:
-            browser.open(address + path)
-            browser.wait_for(
-                f"document.readyState === 'complete' && location.href === {json.dumps(address + path)}"
-                " && !!document.querySelector('main, h1')"
-            )
-            browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-            browser.evaluate(
-                "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
-                "e.dispatchEvent(new MouseEvent('mouseover')); })"
-            )
-            assert browser.evaluate(taken) == "no", path
-            assert browser.evaluate("document.querySelectorAll('iframe, base').length") == 0
+            open_and_touch(browser, address + path)
             hrefs = browser.evaluate("[...document.links].map(link => link.protocol)")
             assert set(hrefs) <= {"http:"}, path
+
+
+@pytest.mark.slow
+def test_no_script_runs_in_files(tmp_path: Path) -> None:
+    """The same pages as single files run no script of a session, either."""
+    from agent_pipeline.pages.files import write_pages
+
+    lake = Lake(str(tmp_path / "lake"))
+    put_hostile_pages(lake)
+    folder = write_pages(lake, KEY, tmp_path / "out", 50).parent
+    files = {path.name for path in folder.glob("*.html")}
+    kinds = {"sessions", "night", "evaluation", "decision", "episodes", "production"}
+    assert {name.removesuffix(".html") for name in files if "session-" not in name} == kinds
+    with tab(tmp_path / "profile") as browser:
+        for path in sorted(folder.glob("*.html")):
+            open_and_touch(browser, path.as_uri())
 
 
 @pytest.mark.parametrize("players", [("base", "model"), ("model",)])

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from agent_pipeline.defs.asset_keys import add_prefix, asset_key
 from agent_pipeline.defs.automation.notifications import of_run
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.metadata import table
@@ -41,7 +42,9 @@ def night_digest(
     now, latest = datetime.now(UTC).isoformat(), (datetime.now(UTC) + timedelta(days=1)).isoformat()
     if not "" < (context.cursor or "") <= latest:
         return dg.SensorResult(skip_reason="From now on", cursor=now)
-    records = context.instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_RUNS)
+    records = context.instance.get_run_records(
+        dg.RunsFilter(job_name=add_prefix(RETRAIN)), limit=_RUNS
+    )
     tags = (record.dagster_run.tags.get(NIGHT_TAG, "") for record in records)
     night = min((tag for tag in tags if (context.cursor or "") < tag <= latest), default="")
     if not night:
@@ -88,7 +91,9 @@ def night_digest(
     metadata = {"page": dg.MetadataValue.path(str(path)), "agents": table(HEAD, rows)}
     return dg.SensorResult(
         skip_reason=f"{title}: {headline}. Page: {path}",
-        asset_events=[dg.AssetMaterialization(DIGEST, description=headline, metadata=metadata)],
+        asset_events=[
+            dg.AssetMaterialization(asset_key(DIGEST), description=headline, metadata=metadata)
+        ],
         cursor=night,
     )
 

@@ -15,6 +15,7 @@ from agent_pipeline._compat.dagster import get_next_cron_tick, is_valid_cron_sch
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.sections import NightSettings
 from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.defs.asset_keys import add_prefix
 from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
@@ -58,7 +59,7 @@ def next_night(night: NightSettings, after: datetime) -> datetime:
 def is_schedule_on(instance: dg.DagsterInstance) -> bool:
     """Return whether the schedule `nightly` is switched on."""
     return any(
-        state.name == nightly.name and state.status.value == "RUNNING"
+        state.name == add_prefix(nightly.name) and state.status.value == "RUNNING"
         for state in instance.all_instigator_state()
     )
 

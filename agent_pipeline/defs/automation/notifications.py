@@ -21,6 +21,9 @@ _WORTH_READING = {
     dg.DagsterEventType.ASSET_CHECK_EVALUATION,
     dg.DagsterEventType.ASSET_MATERIALIZATION,
 }
+UNDECIDED = "cannot decide"
+"""The beginning of a decision if something is missing for a decision, and the notification's cause.
+"""
 _RUNS = 100
 """Maximum number of runs per status that a tick reads. The next tick reads further runs."""
 
@@ -91,7 +94,10 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notific
             yield Notification("run failed", partition, _sentence(event.step_failure_data))
         elif event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             check = event.asset_check_evaluation_data
-            if not check.passed:
+            # The decision itself is reported with the materialization.
+            decision = check.metadata.get("decision")
+            is_undecided = decision is not None and str(decision.value).startswith(UNDECIDED)
+            if not check.passed and not is_undecided:
                 name = f"{check.asset_key.path[-1]}, {check.check_name.replace('_', ' ')}"
                 yield Notification(
                     "check failed",
@@ -134,8 +140,8 @@ def _of_materialization(
             yield Notification(
                 "a candidate waits for a person" if waits else "promoted", partition, why
             )
-        elif decision.startswith("cannot decide"):
-            yield Notification("cannot decide", partition, f"{decision}; {why}")
+        elif decision.startswith(UNDECIDED):
+            yield Notification(UNDECIDED, partition, f"{decision}; {why}")
 
 
 def _sentence(failure: Any) -> str:

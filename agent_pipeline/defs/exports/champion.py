@@ -47,8 +47,9 @@ CHECK = "candidate_is_not_rejected"
             own_check(
                 "champion",
                 CHECK,
-                "Passes if no regression check rejects the candidate. If it fails, the "
-                "decision's page names the figure that got worse.",
+                "Passes if the candidate was compared, and no regression check rejects it. If it "
+                "fails, the decision's page names the figure that got worse, or what is missing "
+                "for a decision.",
             )
         ],
     ),
@@ -172,7 +173,12 @@ def champion(
                 ),
             },
             check_results=[
-                warning(CHECK, decision.outcome != "reject", "; ".join(describe_reasons(decision)))
+                warning(
+                    CHECK,
+                    decision.outcome not in ("reject", "cannot decide"),
+                    "; ".join(describe_reasons(decision)),
+                    {"decision": describe_outcome(decision)},
+                )
             ],
         )
 

@@ -27,6 +27,8 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "exported_model_is_the_trained_model"
+NOTHING = "nothing"
+"""What `serving` serves if the agent has no champion."""
 
 
 @dg.asset(
@@ -157,15 +159,17 @@ def parity_table(report: ExportReport) -> dg.MetadataValue:
 @dg.asset(
     **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig),
     deps=["champion"],
+    output_required=False,
+    dagster_type=dg.Any,
 )
 def serving(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
+) -> Iterator[dg.MaterializeResult]:
     """The folder that model servers read: the champion of every partition.
 
     llama.cpp's server, vLLM and Ollama can read the folder. If a partition does not have a
-    champion, the folder does not contain a model for it. To choose a champion, run
-    `agent-pipeline promote`.
+    champion, the folder does not contain a model for it, and the run does not materialize this
+    asset. To choose a champion, run `agent-pipeline promote`.
     """
     with user_errors():
         config = in_force(context, workspace, ServingConfig)
@@ -186,12 +190,24 @@ def serving(
             )
         for line in serves.messages:
             context.log.info(line)
-        return dg.MaterializeResult(
-            value=serves.artifact,
-            data_version=version(serves.artifact.identity),
-            metadata={
-                "serves": f"{champion.identity} (champion)" if champion else "nothing",
-                "folder": dg.MetadataValue.path(str(serves.folder)),
-                "messages": "\n".join(serves.messages),
-            },
-        )
+        if champion is None and not _served_before(context):
+            return
+    yield dg.MaterializeResult(
+        value=serves.artifact,
+        data_version=version(serves.artifact.identity),
+        metadata={
+            "serves": f"{champion.identity} (champion)" if champion else NOTHING,
+            "folder": dg.MetadataValue.path(str(serves.folder)),
+            "messages": "\n".join(serves.messages),
+        },
+    )
+
+
+def _served_before(context: dg.AssetExecutionContext) -> bool:
+    """Return whether a model is served according to the partition's last materialization."""
+    wanted = dg.AssetRecordsFilter(
+        asset_key=context.asset_key, asset_partitions=[context.partition_key]
+    )
+    records = context.instance.fetch_materializations(wanted, limit=1).records
+    last = records[0].asset_materialization if records else None
+    return last is not None and last.metadata["serves"].value != NOTHING

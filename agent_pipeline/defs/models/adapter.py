@@ -7,6 +7,7 @@ change is reused.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, cast
 
 import dagster as dg
@@ -15,9 +16,10 @@ from msgspec import UNSET
 from agent_pipeline.compute.registry import StepResult
 from agent_pipeline.config.assets import ADAPTER, ASSETS, STEP_GROUPS, AdapterConfig
 from agent_pipeline.datasets.verdicts import describe_verdicts
+from agent_pipeline.defs.charts import step_chart
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.artifacts import ArtifactChain
-from agent_pipeline.defs.metadata import curve, numbers, sparkline, table
+from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import resolve_for_run, show_settings, step_fields
@@ -27,6 +29,8 @@ from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.training.chain import name_adapter_asset
 from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
 from agent_pipeline.training.report import (
+    DecisionLooks,
+    Look,
     SkippedReport,
     StepReport,
     TrainingReport,
@@ -219,14 +223,12 @@ def _materialization(
     """
     first, last = steps[0], trained_last(steps)
     metadata: dict[str, Any] = {
-        "loss": sparkline([entry["loss"] for entry in last.trained.log_history]),
-        **numbers({"loss_last": last.trained.loss_last, "loss_first": last.trained.loss_first}),
-        "loss_curve": curve(
+        "loss": step_chart(
+            "training loss (nats per token)",
             [(entry["step"], entry["loss"]) for entry in last.trained.log_history],
-            "training loss",
-            "training step",
-            "loss (nats per token)",
         ),
+        **_validation(last.trained),
+        **numbers({"loss_last": last.trained.loss_last, "loss_first": last.trained.loss_first}),
         "steps": step_table(steps),
         "step": last.step,
         "rows": first.result["rows"],
@@ -248,6 +250,18 @@ def _materialization(
         metadata=metadata,
         check_results=[trained_check(steps)],
     )
+
+
+def _validation(report: TrainingReport) -> dict[str, dg.MetadataValue]:
+    """Return a chart of the measurements on the split `select` during the training.
+
+    Only the steps after supervised fine-tuning measure the model while they train.
+    """
+    if not isinstance(report.decisions, DecisionLooks) or not report.decisions.looks:
+        return {}
+    looks = [Look(0, report.decisions.before), *report.decisions.looks]
+    points = [(float(look.step), fmean(look.select.values())) for look in looks if look.select]
+    return {"validation": step_chart("right decisions on the split select", points, top=1.0)}
 
 
 def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
+from agent_pipeline.defs.charts import run_chart
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
@@ -84,6 +85,9 @@ def episodes(
     kept. If the setting
     `world` is `replayed`, the world is made from recorded sessions. There, an episode without a
     recorded continuation ends undecided.
+
+    If the agent has no world, no episode is played. The asset is then materialized without figures,
+    because `champion` comes after it, and its check warns that nothing was measured.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -142,6 +146,7 @@ def episodes(
         if confidence:
             shares["unsure_turns"] = confidence.unsure / confidence.turns
         metadata = {
+            **run_chart(context, {name: shares.get(name) for name in ("done", "harm")}),
             **numbers(shares),
             "figures": table(head, rows),
             "confidence": describe_confidence(confidence),

@@ -6,6 +6,7 @@ The comparison itself stands in the room `evaluation`.
 import dagster as dg
 
 from agent_pipeline.config.assets import ADAPTER, EvaluationConfig
+from agent_pipeline.defs.charts import run_chart
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.models.adapter import MAX_DROPPED_SHARE
@@ -76,7 +77,9 @@ def evaluation(
         )
         report = parse_evaluation_report(result["report"])
         head, *rows = figure_rows(Split("test", report))
+        shown = (FIGURES[0], "right_decision")
         metadata = {
+            **run_chart(context, {name: report.adapter.figure(name) for name in shown}),
             **numbers({name: report.adapter.figure(name) for name in FIGURES}),
             "comparison": table(head, rows),
             "heldout_tasks": report.tasks,
