@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
-    "_compat", "json_types", "errors", "options", "keys", "shares", "progress", "plugins", "sessions", "storage",
+    "_compat", "json_types", "errors", "lazy_names", "options", "keys", "shares", "progress", "plugins", "sessions", "storage",
     "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "gateway", "promotion",
     "config", "readiness", "governance", "compute", "method_comparison", "worker", "compat", "sample", "pages",

@@ -98,7 +98,10 @@ def chat(
         ),
     ] = "",
     task: Annotated[
-        str, typer.Option(help="Task that the world plays. Default: the first held-out task.")
+        str,
+        typer.Option(
+            help="Task of the world or of the recorded sessions. Default: the first held-out task."
+        ),
     ] = "",
     temperature: Annotated[
         float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")

@@ -99,7 +99,7 @@ ASSET_METADATA = {
     "rows_with_a_name_that_openai_refuses": "rows with a tool name that OpenAI does not accept",
     "rows_with_surrogates": "rows in which made-up values replace pseudonyms",
     "rows_without_an_answer": "rows that do not end with an answer",
-    "serves": "the identity of the export that is served, or nothing",
+    "serves": "the identity of the export that is served",
     "sessions": "number of sessions",
     "sessions_made_by_a_served_model": "sessions with answers of a model of this lake",
     "sessions_with_a_verdict_cut_from_their_text": "sessions whose text contained the verdict",

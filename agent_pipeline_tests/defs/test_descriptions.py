@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from pydantic import BaseModel
 
@@ -14,7 +13,6 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.io_managers.parquet import COLUMN_SCHEMA
-from agent_pipeline.defs.metadata import sparkline
 from agent_pipeline.defs.metadata_keys import (
     ASSET_METADATA,
     CHECK_METADATA,
@@ -130,18 +128,3 @@ def test_what_a_run_shows(bench: Bench) -> None:
         assert [key for key in shown if not describe_key(key)] == []
         first = next(key for key in shown if not key.startswith("dagster/"))
         assert first in ("sessions", "verdicts", "rows", "training_rows"), event.asset_key
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ([], "none"),
-        ([2.5], "2.5 ▁ 2.5"),
-        ([3.0, 2.0, 1.0], "3 █▅▁ 1"),
-        ([1.0, 1.0], "1 ▁▁ 1"),
-        ([9.0] * 24 + [2.0] * 24, f"9 {'█' * 12}{'▁' * 12} 2"),
-    ],
-)
-def test_curve_as_a_line_of_text(values: list[float], text: str) -> None:
-    """The losses of a training run are seen without a click, and many steps share a bar."""
-    assert sparkline(values) == text

@@ -62,6 +62,8 @@ class Exports:
         return self.bench.run(str(KEY), *(assets or ("gguf_export", "serving")))
 
     def served(self) -> str | None:
+        if self.lake.pointers("serving", KEY).latest is None:
+            return None
         return self.lake.latest("serving", KEY).manifest["made_from"]["gguf_export"]
 
     def _worker(
@@ -117,9 +119,10 @@ def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reus
 
 def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) -> None:
     made.adapter("first")
-    assert made.run().success
+    run = made.run()
     first = made.lake.latest("gguf_export", KEY)
-    assert made.served() is None, "nobody promoted it"
+    assert run.success and made.served() is None, "nobody promoted it"
+    assert not run.asset_materializations_for_node("serving"), "what did nothing is not green"
     made.lake.set_champion(first)
     made.adapter("second")
     assert made.run().success

@@ -27,8 +27,6 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "exported_model_is_the_trained_model"
-NOTHING = "nothing"
-"""What `serving` serves if the agent has no champion."""
 
 
 @dg.asset(
@@ -190,24 +188,13 @@ def serving(
             )
         for line in serves.messages:
             context.log.info(line)
-        if champion is None and not _served_before(context):
-            return
-    yield dg.MaterializeResult(
-        value=serves.artifact,
-        data_version=version(serves.artifact.identity),
-        metadata={
-            "serves": f"{champion.identity} (champion)" if champion else NOTHING,
-            "folder": dg.MetadataValue.path(str(serves.folder)),
-            "messages": "\n".join(serves.messages),
-        },
-    )
-
-
-def _served_before(context: dg.AssetExecutionContext) -> bool:
-    """Return whether a model is served according to the partition's last materialization."""
-    wanted = dg.AssetRecordsFilter(
-        asset_key=context.asset_key, asset_partitions=[context.partition_key]
-    )
-    records = context.instance.fetch_materializations(wanted, limit=1).records
-    last = records[0].asset_materialization if records else None
-    return last is not None and last.metadata["serves"].value != NOTHING
+    if champion:
+        yield dg.MaterializeResult(
+            value=serves.artifact,
+            data_version=version(serves.artifact.identity),
+            metadata={
+                "serves": f"{champion.identity} (champion)",
+                "folder": dg.MetadataValue.path(str(serves.folder)),
+                "messages": "\n".join(serves.messages),
+            },
+        )
