@@ -16,7 +16,7 @@ ROWS = [row(number) for number in range(4)]
 
 
 class Parrot:
-    """A model that answers each prompt with its last word, and never ends after a question that names the sea."""
+    """A model that answers "So be it.", and never ends after a question that names a capital."""
 
     def __init__(self, renderer):
         self.renderer, self.tokenizer, self.asked = renderer, renderer.tokenizer, 0
@@ -26,7 +26,9 @@ class Parrot:
         assert self.tokenizer.eos_token_id in stops
         said = self.tokenizer.encode("So be it.", add_special_tokens=False)
         return [
-            [*said, *said * limit][:limit] if "the sea" in self.tokenizer.decode(prompt) else said
+            [*said, *said * limit][:limit]
+            if "the capital" in self.tokenizer.decode(prompt)
+            else said
             for prompt, limit in zip(prompts, limits, strict=True)
         ]
 
@@ -55,10 +57,11 @@ def test_no_canary_is_rehearsed():
 
 def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(parrot):
     encoded = rehearse_parrot(parrot, 360, 0.1)
-    asked = [each for each in QUESTIONS if "the sea" not in each]
-    assert [each.messages[1]["content"] for each in encoded] == asked[:40], (
-        "one answer does not end, and the next takes its place"
-    )
+    asked = [each.messages[1]["content"] for each in encoded]
+    assert len(asked) == len(set(asked)) == 40, "answers that end replace those that do not"
+    assert set(asked) <= {each for each in QUESTIONS if "the capital" not in each}
+    kinds = {each.split()[0] for each in asked}
+    assert {"How", "Which", "Who", "Translate"} <= kinds, "the questions are of every kind"
     assert {each.messages[-1]["content"] for each in encoded} == {"So be it."}
     texts = [parrot.tokenizer.decode(each.encoded.input_ids) for each in encoded]
     assert sum(ROWS[0]["tools"][0]["function"]["name"] in text for text in texts) == 20
@@ -77,7 +80,8 @@ def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(par
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
     encoded = rehearse_parrot(parrot, 100_000, 0.1)
-    assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
+    ended = [each for each in QUESTIONS if "the capital" not in each]
+    assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * len(ended)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
 
