@@ -69,7 +69,7 @@ def main(partition: str, tool: str, shares: str = "0,0.3", tasks: str = "30") ->
 
 def count_calls(row: DatasetRow, tool: str) -> int:
     """Count the calls of a tool in a row."""
-    return sum(call["function"]["name"] == tool for call in list_calls(row["messages"]))
+    return sum(name == tool for name, _ in list_calls(row["messages"]))
 
 
 if __name__ == "__main__":
