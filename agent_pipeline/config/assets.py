@@ -297,7 +297,7 @@ class AdapterConfig(AdapterTraining):
         description=(
             "Share of training rows in which the base model answers plain "
             "questions, so that the trained model keeps its general abilities. "
-            "There are 32 to 120 such rows, but never more than other training "
+            "There are 32 to 320 such rows, but never more than other training "
             "rows. 0 means no such rows."
         ),
     )
