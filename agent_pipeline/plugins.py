@@ -5,6 +5,7 @@ pytest configuration. The folder is searched last, so that no file in it hides a
 and only after the settings or the shell named some code.
 """
 
+import pkgutil
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -15,19 +16,24 @@ from typing import Any
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.options import did_you_mean
 
-_module_folders: list[str] = []
-"""The folder of the settings file that was read last, or an empty list if there is no such file."""
+_default_folders: list[Path] = []
+"""The folder of this process's settings file, or an empty list if there is no such file."""
+_searched_folders: set[Path] = set()
+"""All folders from which this process may have imported a user's module."""
 
 
 def set_module_folder(folder: Path | None) -> None:
-    """Let `load_plugin` also search for modules in a folder, after all other places.
+    """Set the folder that `load_plugin` searches by default, after all other places.
 
-    If the folder is None, `load_plugin` searches only those other places.
+    Only the code that reads this process's settings file calls this function. If the folder is
+    None, `load_plugin` searches only those other places.
     """
-    _module_folders[:] = [str(folder)] if folder else []
+    _default_folders[:] = [folder] if folder else []
 
 
-def load_plugin(name: str, kind: str, group: str, known: Iterable[str] = ()) -> Any:
+def load_plugin(
+    name: str, kind: str, group: str, known: Iterable[str] = (), folder: Path | None = None
+) -> Any:
     """Load the object that a name refers to.
 
     Args:
@@ -35,26 +41,68 @@ def load_plugin(name: str, kind: str, group: str, known: Iterable[str] = ()) -> 
         kind: What is loaded, as an error names it (`coreset strategy`).
         group: The group of entry points.
         known: Names that need no loading, for the hint of an error.
+        folder: The folder of the user's modules, which is searched last. None means the folder of
+            this process's settings file.
 
     Raises:
-        SettingsError: the name does not exist, or its code cannot be loaded.
+        SettingsError: the name does not exist, or its code cannot be loaded, or a module of another
+            folder hides a module of this folder.
     """
     points = {point.name: point.value for point in entry_points(group=group)}
     path = points.get(name, name)
     module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     if not module:
         raise SettingsError(f"There is no {kind} {name!r}{did_you_mean(name, {*known, *points})}")
-    sys.path += [folder for folder in _module_folders if folder not in sys.path]
+    folder = folder or next(iter(_default_folders), None)
+    if folder:
+        _searched_folders.add(folder.resolve())
+        sys.path += [str(folder)] if str(folder) not in sys.path else []
     try:
-        return getattr(import_module(module), attribute)
+        loaded = getattr(import_module(module), attribute)
     except Exception as error:  # a module of the user's may raise anything when it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         advice = "correct it, or remove it"
         if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             places = ["put it into a folder of PYTHONPATH", "install it as a package"]
-            if _module_folders:
-                places.insert(0, f"put it into {_module_folders[0]}")
+            if folder:
+                places.insert(0, f"put it into {folder}")
             advice = f"if the module is yours, {' or '.join(places)}"
         raise SettingsError(
             f"The {kind} {name!r} cannot be loaded ({reason}): {advice}."
         ) from error
+    if folder:
+        _refuse_hidden_modules(folder, module.partition(".")[0], f"The {kind} {name!r}")
+    return loaded
+
+
+def _refuse_hidden_modules(folder: Path, module: str, what: str) -> None:
+    """Refuse code that may use a module of another folder instead of its own module.
+
+    Python imports only one module per name, so the second folder with a module `rules` would get
+    the rules of the first folder.
+
+    Args:
+        folder: The folder of the code.
+        module: The first part of the name of the module that was loaded.
+        what: The code, as an error names it.
+
+    Raises:
+        SettingsError: A module of the folder was loaded from another folder.
+    """
+    for name in {module, *(info.name for info in pkgutil.iter_modules([str(folder)]))}:
+        origin = _find_origin(name)
+        if origin in _searched_folders and origin != folder.resolve():
+            raise SettingsError(
+                f"{what} cannot be loaded, because the module {name} of {origin} is loaded: "
+                f"give the module in {folder} another name."
+            )
+
+
+def _find_origin(module: str) -> Path | None:
+    """Return the folder in which a loaded module lies, or None if it is not loaded from a file."""
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__file__", None)
+    if not file:
+        return None
+    path = Path(file).resolve()
+    return path.parent.parent if hasattr(loaded, "__path__") else path.parent

@@ -355,6 +355,7 @@ def sft_row(name: str, split: str) -> dict[str, Any]:
         "created_at": datetime(2026, 1, 1, tzinfo=UTC),
         "turn_classes": ["answer"],
         "verdict_by": "label",
+        "served_model": False,
     }
 
 

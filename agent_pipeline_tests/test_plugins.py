@@ -68,3 +68,21 @@ def test_error_names_where_a_module_may_lie(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as error:
         load_plugin("nowhere_at_all:World", "world", "agent_pipeline.worlds")
     assert str(tmp_path) not in str(error.value) and "PYTHONPATH" in str(error.value)
+
+
+def test_folder_of_each_agent(tmp_path: Path) -> None:
+    """Modules of several folders load in one process, and none is used for another folder."""
+    for name in ("one", "two", "three"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"only_in_{name}.py").write_text(f"VALUE = {name!r}\n", encoding="utf-8")
+    for name in ("one", "two", "one"):
+        loaded = load_plugin(f"only_in_{name}:VALUE", "rule", "", folder=tmp_path / name)
+        assert loaded == name
+    with pytest.raises(SettingsError):
+        load_plugin("only_in_one:VALUE", "rule", "", folder=tmp_path / "three")
+    # A module that imports a module with a name of another folder would get the wrong one.
+    (tmp_path / "three" / "only_in_two.py").write_text("VALUE = 3\n", encoding="utf-8")
+    with pytest.raises(SettingsError) as error:
+        load_plugin("only_in_three:VALUE", "rule", "", folder=tmp_path / "three")
+    assert str(tmp_path / "three") in str(error.value)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.production [MONTHS]`: after how many sessions a worse champion is found in production, and false alarms.
+"""`python -m benchmarks.production [MONTHS] [margin]`: after how many sessions a worse champion is found in production, and false alarms.
 
 A month is simulated: the champion answers 20 sessions per night, for 30 nights. Before the promotion, the agent answered 1,000 sessions in 8
 weeks. With *take-over*, the agent answers no more sessions; with *share*, it answers 60 more per night. Every session is judged. The pairs
@@ -7,6 +7,9 @@ that is repeated every night.
 
 With *alike*, each task has three sessions in one night, which mostly have the same verdict. With *own tasks*, the champion and the agent do the
 same 300 tasks, which differ in difficulty.
+
+With the word `margin`, a champion is served for 180 nights with the option `margin` and without it. A champion that is 2 points worse is
+accepted, so an alarm is wrong. A champion that is 10 points worse is not.
 """
 
 import sys
@@ -41,6 +44,7 @@ class Scenario:
     margin: float = 0.0
     trials: int = 1
     tasks: int = 0
+    nights: int = NIGHTS
 
     @property
     def name(self) -> str:
@@ -86,7 +90,7 @@ class Month:
     def play(self) -> tuple[int | None, bool]:
         """The champion's sessions until the alarm, and whether the repeated ordinary test raises one."""
         scenario = self.scenario
-        nights = range(NIGHTS)
+        nights = range(scenario.nights)
         own = self.draw("c", scenario.champion, np.repeat(nights, PER_NIGHT).tolist())
         days = self.rng.integers(-DAYS_BEFORE, 0, BEFORE).tolist()
         if scenario.is_shared:
@@ -134,20 +138,24 @@ SCENARIOS = [
     Scenario(0.9, 0.8, True, tasks=300),
     Scenario(0.9, 0.85, True),
     Scenario(0.9, 0.7, True),
-    Scenario(0.9, 0.88, True),
-    Scenario(0.9, 0.88, True, margin=0.05),
-    Scenario(0.9, 0.8, True, margin=0.05),
+]
+LONG = 180
+MARGINS = [
+    Scenario(0.9, champion, True, margin, nights=LONG)
+    for champion in (0.88, 0.85, 0.8)
+    for margin in (0.0, 0.05)
 ]
 
 
 def main() -> None:
     months = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    scenarios = MARGINS if "margin" in sys.argv[2:] else SCENARIOS
     print(
         "| agent | champion | traffic | margin | months with an alarm | sessions, median | "
         "sessions, 90 % of months | ordinary test every night |"
     )
     print("|---:|---:|---|---:|---:|---:|---:|---:|")
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         played = [Month(scenario, seed).play() for seed in range(months)]
         sessions = sorted(count or 10**9 for count, _ in played)
         alarms = sum(count is not None for count, _ in played)

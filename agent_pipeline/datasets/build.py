@@ -173,6 +173,7 @@ class BuiltDataset:
         moved_tasks: Number of tasks that are in a different split than the current sizes would give
             them, or `None` if the dataset has no ledger.
         verdicts: Counts of verified and unverified verdicts.
+        served_rows: The number of rows in whose session a model of this lake answered.
         jsonl: The folder of the JSONL files.
         huggingface: The Hugging Face folder.
         pushed_to: The URL of the commit on the Hugging Face hub.
@@ -188,6 +189,7 @@ class BuiltDataset:
     overlaps: dict[str, list[str]]
     rows_without_form: Counter[str]
     verdicts: VerdictCounts
+    served_rows: int = 0
     length_ratios: "array[float]" = field(default_factory=lambda: array("d"))
     turn_classes: dict[str, Counter[str]] = field(default_factory=dict)
     heldout: "BuiltDataset | None" = None
@@ -432,6 +434,7 @@ class StagedRows:
         lengths: The length of each row's text column, in bytes of JSON.
         first_rows: A few rows for a preview.
         task_count: The number of tasks.
+        served_rows: The number of rows in whose session a model of this lake answered.
     """
 
     kind: DatasetKind
@@ -441,6 +444,7 @@ class StagedRows:
     lengths: "array[int]"
     first_rows: list[StoredRow]
     task_count: int
+    served_rows: int
 
 
 def stage_rows(
@@ -475,8 +479,10 @@ def stage_batches(
 
     table = lake.stage(kind.asset, key, collect_facts(), kind.schema)
     with pq.ParquetFile(table.file) as file:
-        task_count = pc.count_distinct(file.read(["task_key"])["task_key"]).as_py()
-    return StagedRows(kind, table, splits, judges, lengths, first_rows, task_count)
+        columns = file.read(["task_key", "served_model"])
+    task_count = pc.count_distinct(columns["task_key"]).as_py()
+    served_rows = pc.sum(columns["served_model"], min_count=0).as_py()
+    return StagedRows(kind, table, splits, judges, lengths, first_rows, task_count, served_rows)
 
 
 def check_splits(
@@ -515,6 +521,7 @@ def _describe_table(staged: StagedRows, overlaps: dict[str, list[str]]) -> Built
         overlaps=overlaps,
         rows_without_form=Counter(),
         verdicts=count_verdicts(staged.judges),
+        served_rows=staged.served_rows,
     )
 
 

@@ -77,6 +77,7 @@ _READ_COLUMNS = [
     "attack_succeeded",
     "error",
     "verdict_by",
+    "served_model",
     "turns",
     "reasoning",
 ]
@@ -170,16 +171,19 @@ class CuratedSessions:
                 yield trials
 
     def add_judges(self, rows: Iterable[_Row]) -> Iterator[_Row]:
-        """Yield rows, each with the judges of its session added.
+        """Yield rows, each with the judges of its session added, and who answered.
 
         The judge is `verdict_by`, and for the rejected session of a pair `rejected_verdict_by`.
         """
-        table = _read_short_columns(self.lake, self.key, ["session_id", "verdict_by"])
+        names = ["session_id", "verdict_by", "served_model"]
+        table = _read_short_columns(self.lake, self.key, names)
         session_ids, judges = table["session_id"].to_pylist(), table["verdict_by"].to_pylist()
         judges_by_id = dict(zip(session_ids, judges, strict=True))
+        served = set(table.filter(table["served_model"])["session_id"].to_pylist())
         for row in rows:
             judged: Any = dict(row)
             judged["verdict_by"] = judges_by_id[row["session_id"]]
+            judged["served_model"] = row["session_id"] in served
             if "rejected_session_id" in row:
                 judged["rejected_verdict_by"] = judges_by_id[row["rejected_session_id"]]
             yield judged

@@ -31,6 +31,9 @@ KTO = pa.schema(
             pa.string(),
             verdict_by="the judge that gave the label; unverified if nobody checked the session",
         ),
+        *define_optional(
+            pa.bool_(), served_model="whether a model of this lake answered in the session"
+        ),
     ]
 )
 """Columns of the table `kto_dataset`."""
@@ -44,6 +47,7 @@ class KtoRow(LineageRow):
     label: bool
     tools: list[Tool]
     verdict_by: str | None
+    served_model: bool | None
 
 
 def make_kto_rows(
@@ -94,6 +98,7 @@ def make_kto_rows(
             "label": label,
             "tools": session.tools,
             "verdict_by": None,
+            "served_model": None,
         }
 
 

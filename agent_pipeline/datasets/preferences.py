@@ -70,6 +70,9 @@ PREFERENCES = pa.schema(
             rejected_verdict_by="the judge that found the bad session bad; unverified if nobody "
             "checked it",
         ),
+        *define_optional(
+            pa.bool_(), served_model="whether a model of this lake answered in the good session"
+        ),
     ]
 )
 """Columns of the table `preference_dataset`."""
@@ -88,6 +91,7 @@ class PreferenceRow(LineageRow):
     tools: list[Tool]
     verdict_by: str | None
     rejected_verdict_by: str | None
+    served_model: bool | None
 
 
 PairingStrategy = Literal["margin", "best_worst", "all_pairs", "nearest_length"]
@@ -312,6 +316,7 @@ def pair_trials(
                 "tools": chosen.tools,
                 "verdict_by": None,
                 "rejected_verdict_by": None,
+                "served_model": None,
             }
         counts["sessions_without_a_partner"] -= len(paired_ids)
 

@@ -24,6 +24,7 @@ class DatasetRow(TypedDict, total=False):
         split: The split of the task.
         tools: The tools that the agent had.
         verdict_by: The judge of the session.
+        served_model: Whether a model of this lake answered in the session.
         messages: The conversation (SFT).
         score: The score of the session (SFT).
         created_at: When the session began (SFT).
@@ -44,6 +45,7 @@ class DatasetRow(TypedDict, total=False):
     split: Split
     tools: list[Tool]
     verdict_by: str | None
+    served_model: bool | None
     messages: list[Message]
     score: float | None
     created_at: datetime | None

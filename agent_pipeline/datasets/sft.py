@@ -52,6 +52,9 @@ SFT = pa.schema(
             verdict_by="the judge that found the session good; unverified if nobody checked the "
             "session",
         ),
+        *define_optional(
+            pa.bool_(), served_model="whether a model of this lake answered in the session"
+        ),
     ]
 )
 """Columns of the table `sft_dataset`.
@@ -72,6 +75,7 @@ class SftRow(LineageRow):
     created_at: datetime | None
     turn_classes: list[TurnClass | None]
     verdict_by: str | None
+    served_model: bool | None
 
 
 class _MessageHead(msgspec.Struct, gc=False):
@@ -204,6 +208,7 @@ def _make_row(
         "created_at": row["created_at"],
         "turn_classes": turns.classify(),
         "verdict_by": row.get("verdict_by"),
+        "served_model": row.get("served_model"),
     }
 
 

@@ -58,6 +58,9 @@ SHAREGPT = pa.schema(
             verdict_by="the judge that found the session good; unverified if nobody checked the "
             "session",
         ),
+        *define_optional(
+            pa.bool_(), served_model="whether a model of this lake answered in the session"
+        ),
     ]
 )
 """Columns of the table `sharegpt_dataset`."""
@@ -72,9 +75,10 @@ class ShareGptRow(LineageRow):
     conversations: list[ShareGptTurn]
     tools: str | None
     verdict_by: str | None
+    served_model: bool | None
 
 
-_COPIED_COLUMNS = [*(column.name for column in LINEAGE_COLUMNS), "verdict_by"]
+_COPIED_COLUMNS = [*(column.name for column in LINEAGE_COLUMNS), "verdict_by", "served_model"]
 """Columns that are copied from an SFT row, if the row has them."""
 
 _TURN_NAMES = {"system": "system", "user": "human", "assistant": "gpt"}

@@ -99,7 +99,8 @@ TABLES: dict[str, Columns] = {
         ("sft_dataset", "heldout_dataset"),
         Columns(
             SFT,
-            _same("curated_sessions", ["session_id", "content_sha256", "created_at", "verdict_by"])
+            _same("curated_sessions", ["session_id", "content_sha256", "created_at"])
+            | _same("curated_sessions", ["verdict_by", "served_model"])
             | {
                 "row_id": [*_ID, *_TEXT, *_TURNS],
                 "task_key": _TASK,
@@ -125,11 +126,13 @@ TABLES: dict[str, Columns] = {
             **dict.fromkeys(
                 ("verdict_by", "rejected_verdict_by"), _of("curated_sessions", "verdict_by")
             ),
+            "served_model": _of("curated_sessions", "served_model"),
         },
     ),
     "kto_dataset": Columns(
         KTO,
         _same("curated_sessions", ["session_id", "content_sha256", "tools", "verdict_by"])
+        | _same("curated_sessions", ["served_model"])
         | {
             "row_id": _ID,
             "task_key": _TASK,

@@ -102,6 +102,8 @@ ASSET_METADATA = {
     "serves": "the identity of the export that is served",
     "sessions": "number of sessions",
     "sessions_made_by_a_served_model": "sessions with answers of a model of this lake",
+    "kept_sessions_made_by_a_served_model": "kept sessions with answers of a model of this lake",
+    "rows_made_by_a_served_model": "rows with answers of a model of this lake",
     "sessions_with_a_verdict_cut_from_their_text": "sessions whose text contained the verdict",
     "settings": "settings that differ from the defaults, and where they were set",
     "share_of_pairs_whose_chosen_is_longer": "share of the pairs whose chosen answer is longer",

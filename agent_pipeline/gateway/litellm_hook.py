@@ -30,8 +30,7 @@ from agent_pipeline.gateway.turn_checks import (
     plain_messages,
 )
 from agent_pipeline.judging.preconditions import Preconditions
-from agent_pipeline.plugins import set_module_folder
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import CHOSEN_MODEL, Message
 
 _LOGGED = (
     "id", "call_type", "trace_id", "model_parameters", "status", "startTime", "endTime",
@@ -39,6 +38,13 @@ _LOGGED = (
     "request_tags",
 )  # fmt: skip
 """The fields of LiteLLM's own log record that are kept."""
+
+_ASKED = {"temperature": 0, "logprobs": True, "top_logprobs": 1}
+"""Parameters of a request to the champion. Its episodes were played with them, too."""
+_NOT_ASKED = ("presence_penalty", "frequency_penalty", "logit_bias")
+"""Parameters of clients that would change the champion's likeliest token."""
+_CHAMPION_FIELD = "agent_pipeline_champion"
+"""The metadata of a request that names the champion that was chosen."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,15 +72,32 @@ class TrafficHook(CustomGuardrail):
     ) -> dict[str, Any]:
         """Choose the model of a request by its session.
 
-        A request without a session id, and a request for a stream, go to the large model: the first
-        could change its model between two turns, and the second cannot be checked in time.
+        A request without a session id goes to the large model, because it could change its model
+        between two turns. A request whose answer cannot be checked in time goes there, too.
         """
-        agent = str(data.get("model"))
+        agent = str(data.get("model")).removesuffix(CHAMPION)
         rules = self._read_rules().get(agent)
+        if rules is None:
+            return data
         session = find_session(data)
-        if rules and session and not data.get("stream") and is_chosen(session, rules):
+        # A client that names the champion itself gets the model of its share, too.
+        data["model"] = agent
+        if session and is_checkable(data, call_type) and is_chosen(session, rules):
             data["model"] = f"{agent}{CHAMPION}"
+            data["metadata"] = {**read_metadata(data), _CHAMPION_FIELD: rules.champion}
         return data
+
+    async def async_pre_call_deployment_hook(
+        self, kwargs: dict[str, Any], call_type: object
+    ) -> dict[str, Any]:
+        """Ask the champion in the way in which its episodes were played.
+
+        The parameters of the client, such as a temperature, are for the large model.
+        """
+        if not find_group(kwargs).endswith(CHAMPION):
+            return kwargs
+        kept = {name: value for name, value in kwargs.items() if name not in _NOT_ASKED}
+        return kept | _ASKED
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: object
@@ -108,13 +131,16 @@ class TrafficHook(CustomGuardrail):
         if rules is None:
             return
         project, _, name = agent.partition("/")
-        model = f"{agent}@{rules.champion}" if group != agent else record.get("model")
+        request = kwargs.get("litellm_params") or {}
+        chosen = find_champion(request)
+        model = f"{agent}@{chosen or rules.champion}" if group != agent else record.get("model")
         metadata = requester_metadata(record) | {
             "agent_name": name,
             "user_api_key_team_alias": project,
+            **({CHOSEN_MODEL: f"{agent}@{chosen}"} if chosen else {}),
         }
         line = {field: record.get(field) for field in _LOGGED if field in record}
-        session = find_session(kwargs.get("litellm_params") or {}) or record.get("trace_id")
+        session = find_session(request) or record.get("trace_id")
         line |= {"session_id": session, "model": model, "metadata": metadata}
         self._write(agent, "traffic", line)
 
@@ -125,42 +151,42 @@ class TrafficHook(CustomGuardrail):
             if changed_at != self._read_at:
                 content = self._file.read_bytes()
                 rules = msgspec.json.decode(content, type=dict[str, TrafficRules])
-                for agent_rules in rules.values():
-                    set_module_folder(Path(agent_rules.modules) if agent_rules.modules else None)
-                self._preconditions = {
-                    agent: Preconditions.parse(agent_rules.preconditions)
-                    for agent, agent_rules in rules.items()
-                }
-                self._rules, self._read_at = rules, changed_at
-        except Exception as error:  # a user's module may raise anything
+                self._rules = {name: self._load_agent(name, rules[name]) for name in rules}
+                self._read_at = changed_at
+        except (OSError, msgspec.DecodeError, UnicodeError) as error:
             _logger.error("%s cannot be used, so no champion answers: %s", self._file, error)
             self._rules, self._read_at = {}, 0
         return self._rules
 
+    def _load_agent(self, agent: str, rules: TrafficRules) -> TrafficRules:
+        """Load the preconditions of an agent, and return its rules.
+
+        If a precondition cannot be loaded, the champion of this agent does not answer.
+        """
+        self._preconditions.pop(agent, None)
+        folder = Path(rules.modules) if rules.modules else None
+        try:
+            self._preconditions[agent] = Preconditions.parse(rules.preconditions, folder)
+        except Exception as error:  # a user's module may raise anything
+            _logger.error("The champion of %s does not answer: %s", agent, error)
+            return msgspec.structs.replace(rules, share=0.0)
+        return rules
+
     def _find_objection(
         self, agent: str, request: Mapping[str, Any], response: Any
     ) -> Objection | None:
-        rules = self._read_rules().get(agent, TrafficRules())
-        choice = response.choices[0]
-        message: Message = {"role": "assistant", "content": choice.message.content or ""}
-        calls = choice.message.tool_calls or ()
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": call.function.arguments},
-                }
-                for call in calls
-            ]
-        turn = ChampionTurn(
-            message,
-            choice.finish_reason,
-            read_confidence(choice, message, is_greedy=not request.get("temperature")),
-        )
-        messages, tools = plain_messages(request.get("messages") or ()), request.get("tools") or []
-        preconditions = self._preconditions.get(agent, Preconditions({}))
-        return find_objection(turn, messages, tools, rules, preconditions)
+        """Return the reason why a turn of the champion is not used. Without rules, no turn is."""
+        rules, preconditions = self._read_rules().get(agent), self._preconditions.get(agent)
+        if rules is None or preconditions is None:
+            return Objection("no_rules")
+        if find_champion(request) != rules.champion:
+            return Objection("champion_moved")
+        try:
+            turn = read_turn(request, response)
+            messages = plain_messages(request.get("messages") or ())
+            return find_objection(turn, messages, request.get("tools") or [], rules, preconditions)
+        except Exception as error:  # such as a tool whose schema is no JSON schema
+            return Objection("check_failed", type(error).__name__)
 
     def _describe(
         self, agent: str, request: Mapping[str, Any], objection: Objection
@@ -189,6 +215,36 @@ class TrafficHook(CustomGuardrail):
             _logger.error("The log of %s cannot be written: %s", agent, error)
 
 
+def is_checkable(request: Mapping[str, Any], call_type: object) -> bool:
+    """Return whether the answer to a request can be checked: it is one whole chat message."""
+    is_chat = getattr(call_type, "value", call_type) in ("completion", "acompletion")
+    return is_chat and not request.get("stream") and request.get("n") in (None, 1)
+
+
+def read_turn(request: Mapping[str, Any], response: Any) -> ChampionTurn:
+    """Return the turn in a response of LiteLLM.
+
+    Raises:
+        ValueError: The response has no choice, or more than one choice.
+    """
+    [choice] = response.choices
+    message: Message = {"role": "assistant", "content": choice.message.content or ""}
+    calls = choice.message.tool_calls or ()
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
+            for call in calls
+        ]
+    is_greedy = not request.get("temperature")
+    return ChampionTurn(
+        message, choice.finish_reason, read_confidence(choice, message, is_greedy=is_greedy)
+    )
+
+
 def is_chosen(session: str, rules: TrafficRules) -> bool:
     """Return whether the champion answers a session.
 
@@ -202,16 +258,26 @@ def find_session(request: Mapping[str, Any]) -> str:
     """Return the session id that the client sent, or an empty text."""
     named = [request.get("litellm_session_id")]
     for field in ("metadata", "litellm_metadata"):
-        metadata = request.get(field) or {}
+        metadata = read_metadata(request, field)
         if not metadata.get("session_id_generated"):
             named.append(metadata.get("session_id"))
     return next((str(value) for value in named if value), "")
 
 
+def read_metadata(request: Mapping[str, Any], field: str = "metadata") -> Mapping[str, Any]:
+    """Return the metadata of a request. A client may send anything in this field."""
+    metadata = request.get(field)
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def find_champion(request: Mapping[str, Any]) -> str:
+    """Return the champion that was chosen for a request, or an empty text."""
+    return str(read_metadata(request).get(_CHAMPION_FIELD) or "")
+
+
 def find_group(request: Mapping[str, Any]) -> str:
     """Return the model group that a request was sent to."""
-    metadata = request.get("metadata") or request.get("litellm_metadata") or {}
-    return str(metadata.get("model_group") or "")
+    return str(read_metadata(request).get("model_group") or "")
 
 
 def requester_metadata(record: Mapping[str, Any]) -> dict[str, Any]:

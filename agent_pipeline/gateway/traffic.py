@@ -99,6 +99,30 @@ def write_traffic(
     return folder
 
 
+def pause_champion(lake: Lake, key: PartitionKey, champion: str) -> None:
+    """Let no champion answer until `follow_champion`, if the served champion is going to change.
+
+    Otherwise, a turn of the new model could be checked and logged as a turn of the old model.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        champion: The identity of the new champion; empty if there is none.
+
+    Raises:
+        DataError: The file of the rules is damaged.
+    """
+    if not (traffic_folder(lake) / RULES_FILE).exists():
+        return
+    with lake.fs.lock(lake.root / ".locks" / "traffic.lock"):
+        all_rules = read_rules(lake)
+        rules = all_rules.get(str(key))
+        if rules is None or rules.champion in ("", champion[:16]):
+            return
+        all_rules[str(key)] = msgspec.structs.replace(rules, champion="", threshold=None)
+        write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
+
+
 def follow_champion(
     lake: Lake, key: PartitionKey, champion: str, threshold: float | None, is_back: bool
 ) -> str:
@@ -131,9 +155,29 @@ def follow_champion(
         )
         all_rules[str(key)] = new
         write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
-    if is_stopped and rules.share:
-        return f"The share of {key} in the traffic of LiteLLM is 0 now. It was {rules.share:.3g}."
-    return ""
+    return _describe_stop(key, rules.share) if is_stopped and rules.share else ""
+
+
+def stop_traffic(lake: Lake, key: PartitionKey) -> str:
+    """Set the share of an agent to 0. Return a sentence, or an empty text if nothing changed.
+
+    Raises:
+        DataError: The file of the rules is damaged.
+    """
+    if not (traffic_folder(lake) / RULES_FILE).exists():
+        return ""
+    with lake.fs.lock(lake.root / ".locks" / "traffic.lock"):
+        all_rules = read_rules(lake)
+        rules = all_rules.get(str(key))
+        if rules is None or not rules.share:
+            return ""
+        all_rules[str(key)] = msgspec.structs.replace(rules, share=0.0)
+        write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
+    return _describe_stop(key, rules.share)
+
+
+def _describe_stop(key: PartitionKey, share: float) -> str:
+    return f"The share of {key} in the traffic of LiteLLM is 0 now. It was {share:.3g}."
 
 
 def make_config(models: Mapping[str, Models]) -> str:
@@ -155,10 +199,6 @@ def make_config(models: Mapping[str, Models]) -> str:
             "api_key": "os.environ/LLAMA_API_KEY" if os.environ.get("LLAMA_API_KEY") else "none",
             "timeout": agent_models.seconds,
             "max_retries": 0,
-            # The episodes that the decision judged were played in this way, too.
-            "temperature": 0,
-            "logprobs": True,
-            "top_logprobs": 1,
         }
         for name, parameters in ((agent, large), (f"{agent}{CHAMPION}", champion)):
             lines.append(f"  - model_name: {json.dumps(name)}")

@@ -23,8 +23,19 @@ Act = Literal["reads", "sure", "all"]
 """Which calls of the champion are accepted: only look-ups, also sure writes, or all calls."""
 
 ObjectionKind = Literal[
-    "cut_off", "no_answer", "unreadable_call", "write", "unsure_write", "precondition"
+    "cut_off",
+    "no_answer",
+    "unreadable_call",
+    "write",
+    "unsure_write",
+    "precondition",
+    "champion_moved",
+    "no_rules",
+    "check_failed",
 ]
+"""The reasons against a turn. `champion_moved`: another model is the champion now. `no_rules`: the
+rules, or a precondition, cannot be read. `check_failed`: a check raised an exception.
+"""
 
 
 class TrafficRules(msgspec.Struct, frozen=True):
@@ -56,7 +67,7 @@ class Objection(NamedTuple):
 
     Attributes:
         kind: The kind of reason.
-        detail: The tool or the precondition, if the reason is about one.
+        detail: The tool, the precondition or the exception, if the reason is about one.
     """
 
     kind: ObjectionKind

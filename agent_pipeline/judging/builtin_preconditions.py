@@ -11,6 +11,8 @@ example, the record of `refund(order="K482")` is what `find_orders` returned for
 | `K482: 2 x mug at $15` (text) | the line that contains the value |
 | any result, if an argument of the look-up is `K482` | the whole result |
 
+If an object has a field with the name of the call's argument, its other fields are not compared.
+
 `agent-pipeline doctor` proposes these preconditions. A user's own preconditions may call
 `find_record`, too.
 """
@@ -29,9 +31,6 @@ from agent_pipeline.sessions.transcript import PairedCall
 
 PRECONDITIONS: dict[str, Callable[..., Any]] = {}
 """All preconditions of this package, by name."""
-
-MAX_CHARACTERS = 4000
-"""Largest number of characters of a text from which numbers and words are read."""
 
 _NUMBER = re.compile(
     r"(?P<symbol>[$€£¥])?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
@@ -77,9 +76,7 @@ class Record:
     def words(self) -> frozenset[str]:
         """The words of the record in lower case, without the names of its fields."""
         return frozenset(
-            word.casefold()
-            for text in _list_texts(self.content)
-            for word in _WORD.findall(text[:MAX_CHARACTERS])
+            word.casefold() for text in _list_texts(self.content) for word in _WORD.findall(text)
         )
 
 
@@ -294,7 +291,7 @@ def stated_words(context: EvaluationContext) -> frozenset[str]:
 
 def _system_text(context: EvaluationContext) -> str:
     texts = [str(message["content"]) for message in context.messages if message["role"] == "system"]
-    return "\n".join(texts)[:MAX_CHARACTERS]
+    return "\n".join(texts)
 
 
 def is_multiple_of(value: float, number: float, most: float) -> bool:
@@ -326,12 +323,19 @@ def find_records(context: EvaluationContext, tool: str, argument: str) -> Iterat
     for call in reversed(context.calls[:-1]):
         if call.name != tool or not call.result or call.failed:
             continue
-        if record := locate_record(call, value):
+        if record := locate_record(call, value, argument):
             yield record
 
 
-def locate_record(look_up: PairedCall, value: JsonValue) -> Record | None:
-    """Return the record of a value in the result of a look-up, or None."""
+def locate_record(look_up: PairedCall, value: JsonValue, argument: str = "") -> Record | None:
+    """Return the record of a value in the result of a look-up, or None.
+
+    Args:
+        look_up: The look-up.
+        value: The value that names the record.
+        argument: The argument of the call that has the value. If an object has a field of this
+            name, its other fields are not compared: the number 7 may be an order, or 7 units.
+    """
     result, wanted = parse_result(look_up.result or ""), str(value)
     if isinstance(result, str):
         for line in result.splitlines():
@@ -342,8 +346,9 @@ def locate_record(look_up: PairedCall, value: JsonValue) -> Record | None:
             if wanted in item:
                 return Record(RecordPlace("key"), item[wanted], look_up)
         for item in _walk(result):
-            for name, content in item.items():
-                if is_scalar(content) and str(content) == wanted:
+            names = [argument] if argument in item else list(item)
+            for name in names:
+                if is_scalar(item[name]) and str(item[name]) == wanted:
                     return Record(RecordPlace("field", name), item, look_up)
     arguments = (look_up.arguments or {}).values()
     if result and any(is_scalar(other) and str(other) == wanted for other in arguments):
@@ -426,7 +431,7 @@ def _list_numbers(value: JsonValue, name: str = "") -> Iterator[tuple[str, float
         yield name or "value", float(str(value))
     elif isinstance(value, str):
         counts: Counter[str] = Counter()
-        for position, match in enumerate(_NUMBER.finditer(value[:MAX_CHARACTERS]), 1):
+        for position, match in enumerate(_NUMBER.finditer(value), 1):
             unit = match["symbol"] or match["unit"] or f"#{position}"
             counts[unit] += 1
             unit += f"#{counts[unit]}" if counts[unit] > 1 else ""

@@ -9,7 +9,7 @@ and judging to `verdict_policy`.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, NamedTuple
 
@@ -134,12 +134,20 @@ class Curation:
     Attributes:
         decisions: The decisions, in the order of the table.
         stripped: The sessions from whose text verdicts were removed.
-        by_served_model: How many sessions a model of the lake answered, at least in part.
+        by_served_model: The sessions that a model of the lake answered, at least in part.
     """
 
     decisions: Decisions
     stripped: set[str]
-    by_served_model: int = 0
+    by_served_model: set[str] = field(default_factory=set)
+
+    @property
+    def kept_by_served_model(self) -> int:
+        """The number of good sessions that a model of the lake answered, at least in part."""
+        return sum(
+            decision.reason is None and decision.session_id in self.by_served_model
+            for decision in (self.decisions if self.by_served_model else ())
+        )
 
     @property
     def reasons(self) -> list[str]:
@@ -191,13 +199,13 @@ def curate_rows(
         patterns, required_measures, bounds.max_characters, own_sessions, preconditions
     )
     stripped: set[str] = set()
-    served_count = 0
+    served: set[str] = set()
 
     def make_candidates() -> Iterator[CurationCandidate]:
-        nonlocal served_count
         for row in read_rows():
             checked = check_row(row, rules)
-            served_count += checked.is_served
+            if checked.is_served:
+                served.add(row["session_id"])
             if checked.is_stripped:
                 stripped.add(row["session_id"])
             yield checked.candidate
@@ -216,10 +224,11 @@ def curate_rows(
             if session_id in stripped:
                 cleaned = remove_leaks(row["messages"], patterns)
                 row = _replace_messages(row, cleaned.messages)
-            curated_row: Any = {**row, **decision.make_columns()}
+            marked = {"served_model": session_id in served}
+            curated_row: Any = {**row, **decision.make_columns(), **marked}
             yield curated_row
 
-    return Curation(decisions, stripped, served_count), make_rows()
+    return Curation(decisions, stripped, served), make_rows()
 
 
 @dataclass(frozen=True)

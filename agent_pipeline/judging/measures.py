@@ -14,6 +14,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -130,6 +131,7 @@ def parse_measure(
     registered: Mapping[str, Measure] = MEASURES,
     kind: str = "measure",
     entry_points: str = ENTRY_POINTS,
+    folder: Path | None = None,
 ) -> ConfiguredMeasure:
     """Parse `name` or `name(literal, key=literal)`, with or without `>= threshold`.
 
@@ -138,6 +140,7 @@ def parse_measure(
         registered: The functions that can be named without a dotted path.
         kind: What is parsed, as an error names it.
         entry_points: The group of entry points that can be named.
+        folder: The folder of the user's modules (`load_plugin`).
 
     Raises:
         SettingsError: The text does not have this form, or it names a measure or a parameter that
@@ -150,9 +153,10 @@ def parse_measure(
             f"{text!r} is not a {kind}: write name, name(12) or name(parameter='text'), and add "
             "a threshold such as >= 0.8 if the measure has scores from 0 to 1."
         ) from error
-    function = registered.get(written.name) or _load_measure(
-        written.name, kind, entry_points, registered
-    )
+    function = registered.get(written.name)
+    if function is None:
+        loaded = load_plugin(written.name, kind, entry_points, registered, folder)
+        function = _check_function(loaded, f"The {kind} {written.name!r}")
     _check_parameters(function, written, text)
     return ConfiguredMeasure(
         written.spell(), function, written.arguments, written.keywords, written.threshold
@@ -224,13 +228,12 @@ def _check_identifier(name: str | None) -> str:
     return name
 
 
-def _load_measure(name: str, kind: str, entry_points: str, registered: Iterable[str]) -> Measure:
-    """Load a measure by its entry point or its dotted path."""
-    loaded: object = load_plugin(name, kind, entry_points, registered)
+def _check_function(loaded: object, what: str) -> Measure:
+    """Return a loaded object, which must be a function."""
     if not callable(loaded):
         raise SettingsError(
-            f"The {kind} {name!r} is of type {type(loaded).__name__}: register a function that "
-            "takes an evaluation context."
+            f"{what} is of type {type(loaded).__name__}: register a function that takes an "
+            "evaluation context."
         )
     function: Measure = loaded
     return function

@@ -10,6 +10,7 @@ The preconditions that are part of this package belong to `builtin_preconditions
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.builtin_preconditions import PRECONDITIONS
@@ -54,8 +55,15 @@ class Preconditions:
     by_tool: Mapping[str, Sequence[ConfiguredMeasure]]
 
     @classmethod
-    def parse(cls, texts_by_tool: Mapping[str, Sequence[str]]) -> "Preconditions":
+    def parse(
+        cls, texts_by_tool: Mapping[str, Sequence[str]], folder: Path | None = None
+    ) -> "Preconditions":
         """Return the preconditions that the settings list by tool.
+
+        Args:
+            texts_by_tool: The preconditions as the settings name them, by tool.
+            folder: The folder of the user's modules. None means the folder of this process's
+                settings file.
 
         Raises:
             SettingsError: A text is not a precondition, or its function cannot be loaded.
@@ -64,7 +72,7 @@ class Preconditions:
         for tool, texts in texts_by_tool.items():
             try:
                 by_tool[tool] = [
-                    parse_measure(text, PRECONDITIONS, "precondition", ENTRY_POINTS)
+                    parse_measure(text, PRECONDITIONS, "precondition", ENTRY_POINTS, folder)
                     for text in texts
                 ]
             except SettingsError as error:

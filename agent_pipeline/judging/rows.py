@@ -72,3 +72,4 @@ class CuratedRow(JudgedRow):
     missed_measures: list[str]
     duplicate_of: str | None
     continued_by: str | None
+    served_model: bool | None

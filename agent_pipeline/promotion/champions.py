@@ -25,7 +25,7 @@ from agent_pipeline.export.serving_folder import (
     reload_preset,
     write_folder,
 )
-from agent_pipeline.gateway.traffic import follow_champion
+from agent_pipeline.gateway.traffic import follow_champion, pause_champion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
 from agent_pipeline.promotion.decision_wording import summarize
@@ -116,6 +116,7 @@ def serve(
             if redactor:
                 _refuse_private_texts(lake, champion, redactor)
             content = read_folder(lake, key)
+            pause_champion(lake, key, champion.identity)
             form = write_folder(
                 lake,
                 key,
@@ -182,6 +183,7 @@ def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
     messages = [
         f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"
     ]
+    pause_champion(lake, key, "")
     if content.files:
         clear_folder(lake, key)
         export = content.identity or "a model"

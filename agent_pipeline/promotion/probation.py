@@ -29,7 +29,7 @@ from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.storage.pointers import now
+from agent_pipeline.storage.pointers import Entry, now
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,30 @@ def find_self_promotion(lake: Lake, key: PartitionKey) -> SelfPromotion | None:
     if not moves:
         return None
     last_move = moves[-1]
-    is_in_ledger = any(
-        entry.candidate == last_move.champion
-        and entry.champion == last_move.against
-        and entry.who == last_move.who
-        and entry.decision.outcome == "promote"
-        for entry in open_ledger(lake, key).records()
-    )
-    if not is_in_ledger or not last_move.champion or not last_move.against:
+    if not last_move.champion or not last_move.against or not _is_in_ledger(lake, key, last_move):
         return None
     champion = lake.find_undamaged(EXPORT, key, last_move.champion)
     previous = lake.find_undamaged(EXPORT, key, last_move.against)
     if not champion or not previous:
         return None
     return SelfPromotion(champion, previous, last_move.when)
+
+
+def is_first_self_promotion(lake: Lake, key: PartitionKey) -> bool:
+    """Return whether the current champion is the first one, and a decision promoted it."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+    return len(moves) == 1 and _is_in_ledger(lake, key, moves[0])
+
+
+def _is_in_ledger(lake: Lake, key: PartitionKey, move: Entry) -> bool:
+    """Return whether a decision made a move of the champion."""
+    return any(
+        entry.candidate == move.champion
+        and entry.champion == move.against
+        and entry.who == move.who
+        and entry.decision.outcome == "promote"
+        for entry in open_ledger(lake, key).records()
+    )
 
 
 def run_probation_check(

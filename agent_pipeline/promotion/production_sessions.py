@@ -17,7 +17,11 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.own_models import OwnModels, find_identities
 from agent_pipeline.sessions.cost import TokenCounts, read_tokens
-from agent_pipeline.sessions.session import list_answering_models
+from agent_pipeline.sessions.session import (
+    ANSWERING_MODELS,
+    CHOSEN_MODEL,
+    list_answering_models,
+)
 from agent_pipeline.sessions.tables import JUDGED, read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
@@ -180,7 +184,8 @@ def read_sessions(
         DataError: There is no such table, or it is damaged or from an older version.
     """
     production = ProductionSessions([])
-    for row in _read_rows(lake, key):
+    for stored_row in _read_rows(lake, key):
+        row = _add_chosen_model(stored_row)
         models = list_answering_models(row)
         if row["archived"] or row["session_id"].startswith(PLAYED):
             continue
@@ -200,6 +205,23 @@ def read_sessions(
 def _read_rows(lake: Lake, key: PartitionKey) -> Iterator[Mapping[str, Any]]:
     with lake.open(TABLE, key, JUDGED) as file:
         yield from to_rows(read_batches(file, _COLUMNS))
+
+
+def _add_chosen_model(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let the model that a gateway chose for a session count as a model that answered.
+
+    The checks of the gateway refuse a turn where the model fails. Without this, a session in which
+    they refused every turn of the champion would count for the agent.
+    """
+    context = row["context"] if isinstance(row["context"], dict) else {}
+    chosen = context.get(CHOSEN_MODEL)
+    if not isinstance(chosen, str) or not chosen:
+        return row
+    return {
+        **row,
+        "model_id": chosen,
+        "context": {**context, ANSWERING_MODELS: list_answering_models(row)},
+    }
 
 
 def _make_session(row: Mapping[str, Any], server: Server, own_models: OwnModels) -> ServedSession:

@@ -194,6 +194,12 @@ ANSWERING_MODELS: Final = "answering_models"
 """Key in a session's `context` that lists the models, if several models wrote the answers."""
 
 
+CHOSEN_MODEL: Final = "chosen_model"
+"""Key of the context of a session: the model that a gateway chose for the session, even if another
+model answered because the chosen model failed.
+"""
+
+
 def list_answering_models(row: Mapping[str, object]) -> list[str]:
     """Return the models that answered a session, given as a row of `sessions`.
 

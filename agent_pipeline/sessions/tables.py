@@ -173,6 +173,9 @@ CURATED = pa.schema(
         ),
         *define_optional(_TEXT, duplicate_of="the kept session that has the same content"),
         *define_optional(_TEXT, continued_by="the session that continues this session"),
+        *define_optional(
+            _FLAG, served_model="whether a model of this lake answered, at least in part"
+        ),
     ]
 )
 

@@ -145,13 +145,15 @@ def test_training_on_own_sessions(lake: Lake, setting: ServedModelSessions):
         lambda: rows, [], CurationBounds(), [], OwnSessions(OwnModels(lake).made, setting)
     )
     curated = {row["session_id"]: row for row in curated_rows}
-    assert curation.by_served_model == 5
-    used = {name for name, row in curated.items() if row["use"] != SessionUse.NEITHER}
     admitted: dict[str, set[str]] = {
         "drop": set(),
         "judged": {"own person", "own metric"},
         "keep": {"own person", "own metric", "own machine", "own bad"},
     }
+    assert len(curation.by_served_model) == 5
+    assert curation.kept_by_served_model == len(admitted[setting] - {"own bad"})
+    assert {name for name, row in curated.items() if row["served_model"]} == set(verdicts)
+    used = {name for name, row in curated.items() if row["use"] != SessionUse.NEITHER}
     assert used == {"other"} | admitted[setting]
     if setting != "keep":
         assert curated["own bad"]["drop_reason"] == "served_model"

@@ -14,7 +14,7 @@ from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.promotion.decision import Decision
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
 from agent_pipeline.promotion.own_models import OwnModels
-from agent_pipeline.promotion.probation import roll_back_worse_champion
+from agent_pipeline.promotion.probation import is_first_self_promotion, roll_back_worse_champion
 from agent_pipeline.promotion.production import (
     ASSET,
     PAIRS_FILE,
@@ -120,6 +120,22 @@ def test_figures(lake: Lake) -> None:
     assert (report.without_time, report.without_model) == (1, 1)
     assert any("2 of the 5 sessions" in sentence for sentence in describe_limits(report))
     assert [week.server for week in report.weeks] == ["champion", "agent"]
+
+
+def test_refused_turns(lake: Lake) -> None:
+    """A session for which a gateway chose the champion is the champion's, whoever answered."""
+    promote_export(lake, "a")
+    put_judged(
+        lake,
+        [
+            row("old", "gpt-5", True, -2),
+            row("refused", "gpt-5", False, 1, context={"chosen_model": OWN}),
+        ],
+    )
+    report = measure(lake)
+    agent, champion = sorted(report.totals, key=lambda total: total.server)
+    assert (agent.sessions, champion.sessions, champion.with_help) == (1, 1, 1)
+    assert champion.good.value == 0
 
 
 def test_worse_champion(lake: Lake) -> None:
@@ -277,6 +293,32 @@ def promote_by_decision(lake: Lake) -> tuple[Artifact, Artifact]:
     )
     lake.set_champion(export, who="run 1")
     return export, before
+
+
+def test_first_champion(lake: Lake) -> None:
+    """Only a first champion that a decision promoted loses its traffic: a person's does not."""
+    export = artifact(lake, EXPORT, KEY, {"adapter": "a" * 16})
+    assert not is_first_self_promotion(lake, KEY)
+    promoted = Decision(
+        outcome="promote", p_value=0.001, allowed_error=0.01, more_tasks=0, figures=(), reasons=()
+    )
+
+    def make_entry(number: int) -> LedgerEntry:
+        return LedgerEntry(
+            number=number,
+            when="2026-11-01T00:00:00+00:00",
+            who="run 1",
+            candidate=export.identity,
+            champion=None,
+            evaluator="e",
+            decision=promoted,
+        )
+
+    open_ledger(lake, KEY).append(make_entry)
+    lake.set_champion(export, who="run 1")
+    assert is_first_self_promotion(lake, KEY)
+    promote_export(lake, "b")
+    assert not is_first_self_promotion(lake, KEY)
 
 
 def test_rollback(lake: Lake) -> None:

@@ -32,8 +32,9 @@ from agent_pipeline.gateway.traffic import (
     traffic_folder,
     write_traffic,
 )
-from agent_pipeline.gateway.turn_checks import TrafficRules
+from agent_pipeline.gateway.turn_checks import RULES_FILE, TrafficRules
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import CHOSEN_MODEL
 from agent_pipeline.sources import open_sources, parse_location, readers
 from agent_pipeline.storage.lake import Lake
 
@@ -241,11 +242,13 @@ CANCEL = ask("cancel", '{"order":"K1"}', "Open, so cancel.")
         ({"message": CANCEL, "log_probability": -0.6}, {"act": "sure", "threshold": -0.5}),
         ({"message": CANCEL, "forced": True}, {"act": "sure", "threshold": -0.5}),
         ({"message": CANCEL}, {"preconditions": {"cancel": [LOOKED_UP]}}),
+        ({"message": CANCEL}, {"preconditions": {"cancel": ["nowhere.to_be_found"]}}),
         ({}, {"champion": ""}),
         ({}, {"share": 0.0}),
     ],
     ids=["error", "timeout", "arguments", "tool", "schema", "text", "nothing", "cut", "write",
-         "threshold missing", "unsure", "forced", "precondition", "no champion", "no share"],
+         "threshold missing", "unsure", "forced", "precondition", "no module", "no champion",
+         "no share"],
 )  # fmt: skip
 def test_fallback(gateway: Gateway, change: dict[str, Any], rules: dict[str, Any]) -> None:
     """The large model answers instead of a turn of the champion that cannot be used."""
@@ -277,6 +280,79 @@ def test_champion(gateway: Gateway, message: dict[str, Any], rules: dict[str, An
     assert sent["temperature"] == 0 and sent["logprobs"] and sent["model"] == str(KEY)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.0, "logprobs": False, "logit_bias": {"5": 9}},
+        {"metadata": {"model_group": str(KEY), "agent_pipeline_champion": "x"}},
+        {"model": f"{KEY}-champion"},
+    ],
+    ids=["parameters", "metadata", "model"],
+)
+def test_client_changes_nothing(gateway: Gateway, fields: dict[str, Any]) -> None:
+    """The client cannot ask the champion in another way, or avoid the checks."""
+    gateway.rules(act="sure", threshold=-0.5)
+    gateway.champion.message = CANCEL
+    assert gateway.send("s", QUESTION, **fields)["tool_calls"]
+    sent = gateway.champion.requests[-1]
+    assert sent["temperature"] == 0 and sent["logprobs"] and "logit_bias" not in sent
+    gateway.champion.log_probability = -0.6
+    assert gateway.send("s", QUESTION, **fields)["content"] == "large"
+    if "temperature" in fields:
+        assert gateway.large.requests[-1]["temperature"] == 1.0
+    asked = len(gateway.champion.requests)
+    gateway.rules(share=0.0)
+    assert gateway.send("s", QUESTION, **fields)["content"] == "large"
+    assert len(gateway.champion.requests) == asked
+
+
+def test_modules_of_two_agents(gateway: Gateway, tmp_path: Path) -> None:
+    """Each agent has its own folder of modules. A broken one stops only its own champion."""
+    other = PartitionKey("shop", "intern")
+    for name, verdict in (("support", True), ("intern", False)):
+        (tmp_path / name).mkdir()
+        code = f"def fits(context):\n    return {verdict}\n"
+        (tmp_path / name / f"rules_of_{name}.py").write_text(code, encoding="utf-8")
+    gateway.champion.message = CANCEL
+    gateway.rules(
+        preconditions={"cancel": ["rules_of_support.fits"]}, modules=str(tmp_path / "support")
+    )
+    rules = TrafficRules(
+        share=1.0,
+        champion=CHAMPION,
+        preconditions={"cancel": ["rules_of_intern.fits"]},
+        log=str(tmp_path / "log"),
+        modules=str(tmp_path / "intern"),
+    )
+    write_traffic(gateway.lake, other, rules, {})
+    assert gateway.send("s", QUESTION)["tool_calls"]
+    (tmp_path / "intern" / "rules_of_support.py").write_text("def fits(context): 1\n")
+    broken = {"cancel": ["nowhere.fits"]}
+    write_traffic(gateway.lake, other, msgspec.structs.replace(rules, preconditions=broken), {})
+    assert gateway.send("s", QUESTION)["tool_calls"]
+    gateway.rules(preconditions=broken)
+    assert gateway.send("s", QUESTION)["content"] == "large"
+
+
+def test_damaged_rules(gateway: Gateway) -> None:
+    """Without rules, no champion answers, also not one that the client names."""
+    (traffic_folder(gateway.lake) / RULES_FILE).write_text("{")
+    assert gateway.send("s", QUESTION)["content"] == "large"
+    named = gateway.send("s", QUESTION, model=f"{KEY}-champion")
+    assert named["content"] == "large"
+    (traffic_folder(gateway.lake) / RULES_FILE).unlink()
+
+
+def test_champion_that_moves(gateway: Gateway) -> None:
+    """A turn that the champion began before a rollback is not used."""
+    gateway.champion.seconds = 1.0
+    move = threading.Timer(
+        0.5, lambda: follow_champion(gateway.lake, KEY, "f" * 64, None, is_back=True)
+    )
+    move.start()
+    assert gateway.send("s", QUESTION)["content"] == "large"
+
+
 def test_sticky_share(gateway: Gateway) -> None:
     """Every turn of a session has the same model, and a share gets about that share of sessions."""
     gateway.rules(share=0.4)
@@ -285,9 +361,11 @@ def test_sticky_share(gateway: Gateway) -> None:
     assert first == second and 4 <= first.count("small") <= 20
 
 
-@pytest.mark.parametrize(("session", "fields"), [("", {}), ("s", {"stream": True})])
+@pytest.mark.parametrize(
+    ("session", "fields"), [("", {}), ("s", {"stream": True}), ("s", {"n": 2})]
+)
 def test_large_model_only(gateway: Gateway, session: str, fields: dict[str, Any]) -> None:
-    """A request without a session id, or for a stream, goes to the large model."""
+    """A request without a session id, for a stream or for several answers is not checked."""
     with suppress(ValueError):  # a stream is not one JSON object
         gateway.send(session, QUESTION, **fields)
     assert gateway.large.requests and not gateway.champion.requests
@@ -316,7 +394,17 @@ def test_logs_are_sessions(gateway: Gateway) -> None:
     assert gateway.send("logged", messages, metadata={"task_id": "t1"})["content"]
     gateway.rules(share=0.0)
     gateway.send("other", QUESTION)
-    sessions = _read_log(gateway, {"logged", "other"})
+    gateway.rules(act="reads")
+    gateway.champion.message = CANCEL
+    gateway.send("refused", QUESTION)
+    sessions = _read_log(gateway, {"logged", "other", "refused"})
+    assert sessions["refused"].model_id == "openai/big"
+    assert sessions["refused"].context[CHOSEN_MODEL] == f"{KEY}@{CHAMPION}"
+    assert CHOSEN_MODEL not in sessions["other"].context
+    assert [message["content"] for message in sessions["refused"].messages] == [
+        "Cancel K1.",
+        "large",
+    ]
     logged = sessions["logged"]
     assert [message["role"] for message in logged.messages] == [
         "user",

@@ -20,7 +20,9 @@ from agent_pipeline.gateway.traffic import (
     follow_champion,
     make_config,
     parse_share,
+    pause_champion,
     read_rules,
+    stop_traffic,
     traffic_folder,
     write_traffic,
 )
@@ -116,6 +118,27 @@ def test_champion_moves(lake: Lake, champion: str, is_back: bool, share: float) 
     rules = read_rules(lake)[str(KEY)]
     assert rules.share == share and bool(sentence) is (share == 0)
     assert rules.champion == champion[:16]
+
+
+def test_pause(lake: Lake) -> None:
+    """While another champion is put into the served folder, no champion answers."""
+    write_traffic(lake, KEY, RULES, MODELS)
+    pause_champion(lake, KEY, "a" * 64)
+    assert read_rules(lake)[str(KEY)] == RULES, "the champion stays"
+    pause_champion(lake, KEY, "b" * 64)
+    paused = read_rules(lake)[str(KEY)]
+    assert (paused.champion, paused.threshold, paused.share) == ("", None, 0.1)
+    follow_champion(lake, KEY, "b" * 64, -0.5, is_back=False)
+    moved = read_rules(lake)[str(KEY)]
+    assert (moved.champion, moved.threshold, moved.share) == ("b" * 16, -0.5, 0.1)
+
+
+def test_stop(lake: Lake) -> None:
+    """The share becomes 0 once; an agent without traffic has nothing to stop."""
+    assert not stop_traffic(lake, KEY)
+    write_traffic(lake, KEY, RULES, MODELS)
+    assert stop_traffic(lake, KEY) and read_rules(lake)[str(KEY)].share == 0
+    assert not stop_traffic(lake, KEY)
 
 
 def test_other_agents_stay(lake: Lake) -> None:

@@ -83,6 +83,24 @@ def test_refund(look_up: str | None, amount: object, expected: list[str]) -> Non
     assert broken(PRECONDITIONS, messages) == expected
 
 
+def test_number_of_another_field() -> None:
+    """The order 7 is not looked up because another order has 7 units."""
+    preconditions = Preconditions.parse({"refund": [LOOKED_UP]})
+    for order, expected in ((12, []), (7, [LOOKED_UP])):
+        look_up = '[{"order":12,"units":7}]'
+        assert broken(preconditions, talk(look_up, call("refund", order=order))) == expected
+
+
+def test_limit_at_the_end_of_a_long_system_message() -> None:
+    """A limit is read wherever the system message states it."""
+    limit = "argument_at_most_stated('amount', 'dollars')"
+    preconditions = Preconditions.parse({"refund": [limit]})
+    system = {"role": "system", "content": "Be kind. " * 2000 + "Refund at most 50 dollars."}
+    for amount, expected in ((50, []), (60, [limit])):
+        messages = [system, *talk(RECORD, call("refund", order="K482", amount=amount))]
+        assert broken(preconditions, messages) == expected
+
+
 def test_parallel_calls() -> None:
     """A look-up in the same message cannot have been read before the call."""
     messages = talk(

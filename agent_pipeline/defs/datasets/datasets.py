@@ -244,6 +244,7 @@ def materialize_table(
         "rows": built.table.rows,
         "splits": counts_table(built.splits, "split"),
         "tasks": built.task_count,
+        "rows_made_by_a_served_model": built.served_rows,
         **(
             {
                 "verdicts": describe_verdicts(built.verdicts),

@@ -10,12 +10,17 @@ from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
+from agent_pipeline.gateway.traffic import stop_traffic
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import serve_champion
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.ledger import LedgerEntry
 from agent_pipeline.promotion.own_models import OwnModels
-from agent_pipeline.promotion.probation import find_self_promotion, roll_back_worse_champion
+from agent_pipeline.promotion.probation import (
+    find_self_promotion,
+    is_first_self_promotion,
+    roll_back_worse_champion,
+)
 from agent_pipeline.promotion.production import (
     ProductionOptions,
     ProductionReport,
@@ -61,7 +66,8 @@ def production(
 
     The report has one line per model and week: sessions, verdicts, errors, turns, tokens and cost.
     A sequential test compares the verdicts every night. If the champion was promoted automatically
-    and is shown to be worse, the previous champion is restored.
+    and is shown to be worse, the previous champion is restored. If there is no previous champion,
+    its share of the traffic through LiteLLM becomes 0.
     """
     with user_errors():
         options = in_force(context, workspace, ProductionOptions)
@@ -71,7 +77,9 @@ def production(
         artifact = measure_production(lake, key, own_models, options)
         report = read_production_report(artifact)
         rolled_back = _roll_back(context, workspace, lake, key, report)
+        stopped = _stop_first_champion(workspace, lake, key, report)
         sentences = [describe_report(report), *map(describe_comparison, report.comparisons)]
+        remedies = [_describe_remedy(lake, key, report, rolled_back), stopped]
         for sentence in sentences:
             context.log.info(sentence)
         shares = list_shares(report)
@@ -103,7 +111,7 @@ def production(
                 warning(
                     CHECK,
                     not report.worse_than,
-                    " ".join([*sentences, _describe_remedy(lake, key, report, rolled_back)]),
+                    " ".join([*sentences, *filter(None, remedies)]),
                 )
             ],
         )
@@ -138,6 +146,20 @@ def _roll_back(
     for line in serve_champion(lake, key, **serving, redactor=redactor):
         context.log.info(line)
     return entry
+
+
+def _stop_first_champion(
+    workspace: Workspace, lake: Lake, key: PartitionKey, report: ProductionReport
+) -> str:
+    """End the traffic of a worse champion that a decision promoted, if there is none before it.
+
+    Returns:
+        A sentence, or an empty text if nothing was done.
+    """
+    options = resolve(workspace.settings(), ChampionConfig, key).options
+    if options.approve != "auto" or not options.probation_nights or not report.worse_than:
+        return ""
+    return stop_traffic(lake, key) if is_first_self_promotion(lake, key) else ""
 
 
 def _describe_remedy(

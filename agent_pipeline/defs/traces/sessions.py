@@ -373,8 +373,8 @@ def curated_sessions(
         counts = Counter(curation.reasons)
         if curation.by_served_model:
             context.log.warning(
-                f"{curation.by_served_model} of {counts.total()} sessions have answers of a model "
-                f"of this lake, and {counts['served_model']} of these are dropped "
+                f"{len(curation.by_served_model)} of {counts.total()} sessions have answers of a "
+                f"model of this lake. {curation.kept_by_served_model} of these are trained on "
                 f'(served_model_sessions = "{config.served_model_sessions}")'
             )
         return dg.MaterializeResult(
@@ -389,7 +389,8 @@ def curated_sessions(
                 ),
                 "reasons": counts_table(curation.counts_with_detail),
                 "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
-                "sessions_made_by_a_served_model": curation.by_served_model,
+                "sessions_made_by_a_served_model": len(curation.by_served_model),
+                "kept_sessions_made_by_a_served_model": curation.kept_by_served_model,
             },
             check_results=[drift_result(FATES_CHECK, curated.drift)],
         )

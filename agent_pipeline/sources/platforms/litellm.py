@@ -4,6 +4,7 @@ The rows come from LiteLLM's file and bucket loggers, or from its spend logs. Ea
 repeats the conversation so far.
 """
 
+from agent_pipeline.sessions.session import CHOSEN_MODEL
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -71,5 +72,5 @@ class LiteLLMSource(SpanSource):
 
     def metadata(self, record: Record) -> Record:
         return {"tags": record.get("request_tags")} | chosen(
-            section(record, "metadata"), ("task_id", "trial")
+            section(record, "metadata"), ("task_id", "trial", CHOSEN_MODEL)
         )
