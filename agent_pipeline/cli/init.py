@@ -16,7 +16,7 @@ from agent_pipeline.errors import PipelineError, SettingsError
 
 if TYPE_CHECKING:
     from agent_pipeline.config.settings import Settings
-    from agent_pipeline.config.starting_file import Choice
+    from agent_pipeline.config.starting_file import Choice, KeptSetting, ProposedFile
     from agent_pipeline.readiness.base_choice import BaseChoice
     from agent_pipeline.readiness.proposal import Answers, JudgeChoice
     from agent_pipeline.readiness.report import Readiness
@@ -68,11 +68,9 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
     Raises:
         PipelineError: The store cannot be read, or the settings file cannot be changed.
     """
-    from agent_pipeline.config.starting_file import propose_file
     from agent_pipeline.readiness.base_choice import choose_base
-    from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices
+    from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices, propose_remedies
     from agent_pipeline.readiness.screen import describe_readiness
-    from agent_pipeline.storage.filesystem import write_atomically
 
     file = find_file()
     examiner = make_doctor(path)
@@ -88,26 +86,32 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         name_stores(path, examiner.settings.store, file.parent),
         answers,
     )
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    proposed = propose_file(text, choices, file)
-    write_atomically(file, proposed.text.encode("utf-8"))
-    if any(choice.name == "labels" for choice in proposed.added):
-        (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
+    is_new = not file.exists()
     report = first_report
-    if changes_report(proposed.added, examiner.settings):
-        second = replace(make_doctor(None), unknown=examiner.unknown, earlier=examiner)
-        report = second.report(note_progress)
+    added: list[Choice] = []
+    kept: list[KeptSetting] = []
+    while choices:
+        proposed = add_choices(file, choices)
+        added += proposed.added
+        kept += proposed.kept
+        if any(choice.name == "labels" for choice in proposed.added):
+            (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
+        if not changes_report(proposed.added, examiner.settings):
+            break
+        examiner = replace(make_doctor(None), unknown=examiner.unknown, earlier=examiner)
+        report = examiner.report(note_progress)
+        choices = propose_remedies(report.agents)
     for line in describe_readiness(report):
         typer.echo(line)
-    names = [choice.full_name for choice in proposed.added]
+    names = [choice.full_name for choice in added]
     if len(names) > MAX_NAMES:
         names[MAX_NAMES:] = [f"{len(names) - MAX_NAMES:,} others"]
     what = ", ".join(names) or "nothing was missing"
-    action = "added to" if text else "written to"
+    action = "written to" if is_new else "added to"
     console.print(f"\n{file}: {what} ({action} the file).", markup=False, soft_wrap=True)
-    for kept in proposed.kept:
+    for setting in kept:
         console.print(
-            f"kept: {kept.name} = {kept.value!r} (proposal: {kept.proposed!r})",
+            f"kept: {setting.name} = {setting.value!r} (proposal: {setting.proposed!r})",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -115,11 +119,26 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
     return report
 
 
+def add_choices(file: Path, choices: Sequence["Choice"]) -> "ProposedFile":
+    """Add the settings that a settings file lacks, and return what was added and what was kept.
+
+    Raises:
+        SettingsError: The file cannot be changed.
+    """
+    from agent_pipeline.config.starting_file import propose_file
+    from agent_pipeline.storage.filesystem import write_atomically
+
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    proposed = propose_file(text, choices, file)
+    write_atomically(file, proposed.text.encode("utf-8"))
+    return proposed
+
+
 def changes_report(added: Sequence["Choice"], settings: "Settings") -> bool:
     """Return whether new settings change what a report says, so that it must be made again."""
     values = {"base_model": settings.base_model, "preset": settings.preset}
     return any(
-        choice.table[:1] == ("agents",)
+        choice.table[:1] in (("agents",), ("split",))
         or (choice.name in values and values[choice.name] != choice.value)
         for choice in added
     )

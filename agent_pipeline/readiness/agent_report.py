@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
+import msgspec
 import pyarrow as pa
 
 from agent_pipeline.config.assets import AdapterConfig, ChampionConfig
@@ -85,6 +86,7 @@ from agent_pipeline.sessions.tables import make_column
 from agent_pipeline.shares import wilson
 from agent_pipeline.sources.registry import SOURCES
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.size_defaults import describe_context_limit
 
 MIN_LABELLED = 30
 """Smallest number of labelled sessions from which the agreement of a judge is reported."""
@@ -158,7 +160,11 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
     contents = _describe_contents(examination, agent.tokens)
     max_length = choose_max_length(adapter.model_dump(), contents.tokens, agent.tokens)
     length_problem = find_length_problem(
-        examination, agent.tokens, max_length, adapter.most_dropped
+        examination,
+        {facts.session_id for facts in split.trainable},
+        agent.tokens,
+        max_length,
+        adapter.most_dropped,
     )
     judges = _describe_judges(sessions, agent.rules)
     tasks = _describe_tasks(sessions, split, leaks)
@@ -174,8 +180,8 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
     if leaks.leaks and agent.settings.split.leaks == "refuse":
         blockers.append(Blocker("leaks", leaks.describe(agent.key)))
     if length_problem:
-        blockers.append(Blocker("length", length_problem))
-    return AgentReport(
+        blockers.append(Blocker("length", length_problem.sentence))
+    report = AgentReport(
         partition=str(agent.key),
         contents=contents,
         judges=judges,
@@ -185,15 +191,24 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         trainable=len(split.trainable),
         dropped=dropped,
         blockers=blockers,
+        fuller_split=fuller,
+        most_dropped=length_problem.most_dropped if length_problem else None,
         outlook=outlook,
         worth=_weigh(sessions, split, judges, contents, agent.prices),
         training=_foresee_training(adapter, contents, tasks, agent),
-        settings=propose_settings(
-            agent.key, tasks, judges, fuller or outlook.share, max_length, contents
-        ),
         preconditions=_propose_preconditions(examination, split, agent),
-        notes=list(dict.fromkeys(examination.notes)),
+        notes=list(
+            filter(None, dict.fromkeys([_describe_context(adapter, contents), *examination.notes]))
+        ),
     )
+    return msgspec.structs.replace(report, settings=propose_settings(report))
+
+
+def _describe_context(adapter: AdapterConfig, contents: Contents) -> str:
+    """Return a sentence if training lowers the set `max_length` to the base model's context."""
+    context = contents.tokens.context if contents.tokens else None
+    sentence = describe_context_limit(adapter.max_length, context)
+    return f"sft_adapter trains with {sentence}" if sentence else ""
 
 
 def _propose_preconditions(

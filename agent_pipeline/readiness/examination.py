@@ -232,6 +232,8 @@ class Examination:
         forgotten: Number of the store's sessions that are on the block list.
         notes: Sentences for the user.
         token_counts: The lengths of the sessions, by the base model whose tokens were counted.
+        lengths: The length of each sampled session, by the base model and the session id.
+        encoded: The sampled sessions that were encoded as rows without a problem, by base model.
     """
 
     sessions: list[SessionFacts]
@@ -242,6 +244,8 @@ class Examination:
     forgotten: int
     notes: list[str]
     token_counts: dict[str, TokenCounts] = field(default_factory=dict)
+    lengths: dict[str, dict[str, int]] = field(default_factory=dict)
+    encoded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def examine(

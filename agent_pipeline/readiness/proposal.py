@@ -92,7 +92,61 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
     )
     for agent in report.agents:
         choices += _propose_for_agent(agent, answers)
+    if not (answers.use_patterns and any(agent.tasks.task_pattern for agent in report.agents)):
+        # A task pattern changes the tasks, so that the splits are only known with the pattern.
+        choices += propose_split(report.agents)
     return choices
+
+
+def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
+    """Return settings that remove blockers: sizes of the splits, and shortened sessions.
+
+    The other proposed settings must be in force already, because they change the lengths and the
+    tasks.
+
+    Args:
+        agents: The reports on the agents.
+    """
+    shortened = [
+        Choice(
+            ("agents", agent.partition, "assets", "sft_adapter"),
+            "most_dropped",
+            agent.most_dropped,
+            "Largest share of the rows that may be longer than the context of the base model. They "
+            "lose their oldest exchanges. A base model with a longer context reads them whole.",
+        )
+        for agent in agents
+        if agent.most_dropped is not None
+    ]
+    return propose_split(agents) + shortened
+
+
+def propose_split(agents: Sequence[AgentReport]) -> list[Choice]:
+    """Return sizes of the splits, if no agent can be trained because splits are empty.
+
+    The sizes count for all agents. They suit the agent with the most trainable sessions.
+
+    Args:
+        agents: The reports on the agents.
+    """
+    if any(agent.is_ready for agent in agents):
+        return []
+    agent = max(
+        (agent for agent in agents if agent.fuller_split),
+        key=lambda agent: agent.trainable,
+        default=None,
+    )
+    if agent is None or agent.fuller_split is None:
+        return []
+    comment = (
+        f"With the default sizes, a split of {agent.partition} has no task. Do not change the "
+        "sizes after the first night."
+    )
+    sizes = agent.fuller_split
+    return [
+        Choice(("split",), "test", sizes.test, comment),
+        Choice(("split",), "select", sizes.select),
+    ]
 
 
 def match_tools_files(files: Sequence[str], agents: Sequence[AgentReport]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 
 VerdictOrigin = Literal[
@@ -276,6 +277,10 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         trainable: Number of sessions that can be trained on, held-out sessions included.
         dropped: Number of other sessions, by reason.
         blockers: Why the agent cannot be trained yet. Empty if it can be trained.
+        fuller_split: The sizes of `test` and `select` with which no split is empty; None if no
+            split is empty, if no sizes help, or if the splits of the tasks are recorded already.
+        most_dropped: The `sft_adapter.most_dropped` with which training accepts sessions that are
+            longer than the base model's context; None if nothing must be shortened.
         outlook: When a decision is possible.
         worth: Whether the agent is worth a model of its own.
         training: The expected training run; None if the base model's size is unknown.
@@ -295,6 +300,8 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     blockers: list[Blocker]
     outlook: DecisionOutlook
     worth: Worth
+    fuller_split: SplitSizes | None = None
+    most_dropped: float | None = None
     training: TrainingOutlook | None = None
     settings: list[str] = []
     preconditions: list[ProposedPrecondition] = []

@@ -1,7 +1,7 @@
 """Token counts of a sample of sessions, and whether the sample fits into the training settings."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -9,14 +9,24 @@ import msgspec
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95
 from agent_pipeline.models.base_model import BaseModel, resolve_tokenizer
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.readiness.base_choice import find_known_base
 from agent_pipeline.readiness.examination import Examination, SampledSession
 from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.sessions.session import Tool
+from agent_pipeline.shares import wilson
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.length_check import check_fit, pick_quantile, read_context_length
+from agent_pipeline.tokenization.length_check import (
+    RowLengths,
+    check_fit,
+    describe_misfit,
+    pick_quantile,
+    propose_length,
+    read_context_length,
+    summarize_lengths,
+)
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.forecast import ModelShape, measure_shape
 from agent_pipeline.training.size_defaults import (
@@ -25,17 +35,18 @@ from agent_pipeline.training.size_defaults import (
     fill_row_defaults,
 )
 
-FIT_CHARACTERS = 300_000
-"""Number of characters of the sampled sessions that are encoded as training rows.
-
-Encoding is slower than counting, above all if rows are shortened. At least one session is encoded.
-"""
 FIT_SESSIONS = 10
-"""Number of sampled sessions that are encoded if no session is longer than `max_length`.
+"""Number of sampled sessions that are encoded as training rows.
 
-Then only the chat template can refuse a row. A template that refuses three of ten rows refuses one
-of ten sampled sessions with a probability of 97 %.
+Only the chat template can refuse a row that is short enough. A template that refuses three of ten
+rows refuses one of ten sampled sessions with a probability of 97 %.
 """
+MAX_LOST = 0.5
+"""Largest share of the sampled sessions that may be longer than the base model's context. If more
+are longer, another base model is needed.
+"""
+SHARE_STEPS = 20
+"""Number of steps between 0 and 1 in which `most_dropped` is proposed."""
 CHARACTERS_PER_TOKEN = 4
 """Estimated number of characters per token, if the tokenizer is not on this machine."""
 
@@ -83,12 +94,20 @@ def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | 
     if earlier_counts := examination.token_counts.get(tokens.base_model):
         return earlier_counts
     inferred = examination.schemas.tools()
-    lengths = sorted(_count(session, tokens, inferred) for session in examination.sample)
+    by_id = {
+        session.session_id: _count(session, tokens, inferred) for session in examination.sample
+    }
+    examination.lengths[tokens.base_model] = by_id
+    lengths = sorted(by_id.values())
     counts = TokenCounts(
         base_model=tokens.base_model,
         median=pick_quantile(lengths, 0.5),
         p90=pick_quantile(lengths, 0.9),
-        longest=max(lengths[-1], _count(examination.longest, tokens, inferred)),
+        longest=max(
+            lengths[-1],
+            by_id.get(examination.longest.session_id)
+            or _count(examination.longest, tokens, inferred),
+        ),
         sampled=len(lengths),
         context=read_context_length(tokens.folder) if tokens.folder else None,
         is_estimate=tokens.renderer is None,
@@ -117,24 +136,88 @@ def choose_max_length(
     return int(fill_row_defaults(options, weights, lengths, context)["max_length"])
 
 
+class LengthProblem(msgspec.Struct, frozen=True):
+    """The reason why training would refuse the rows of an agent.
+
+    Attributes:
+        sentence: What is wrong, and what to do.
+        most_dropped: The share of the rows that may be dropped or shortened, with which training
+            accepts the rows; None if another setting must change.
+    """
+
+    sentence: str
+    most_dropped: float | None = None
+
+
 def find_length_problem(
-    examination: Examination, tokens: BaseTokens, max_length: int, most_dropped: float
-) -> str:
-    """Return the error with which training would refuse the sampled sessions, or an empty text.
+    examination: Examination,
+    trainable: Collection[str],
+    tokens: BaseTokens,
+    max_length: int,
+    most_dropped: float,
+) -> LengthProblem | None:
+    """Return why training would refuse the sampled sessions, or None.
 
     Args:
-        examination: The examined sessions.
+        examination: The examined sessions, whose tokens were counted.
+        trainable: The ids of the sessions that can be trained on. Without any, all sessions count.
         tokens: The tokenizer of the base model.
         max_length: The setting `sft_adapter.max_length`.
         most_dropped: The setting `sft_adapter.most_dropped`.
     """
-    if tokens.renderer is None or tokens.folder is None:
-        return ""
-    inferred = examination.schemas.tools()
-    sample = list(_limit_characters(examination.sample))
     counts = examination.token_counts.get(tokens.base_model)
-    if counts and counts.longest <= max_length:
-        sample = sample[:FIT_SESSIONS]
+    if tokens.renderer is None or tokens.folder is None or counts is None:
+        return None
+    sampled = [session for session in examination.sample if session.session_id in trainable]
+    sampled = sampled or examination.sample
+    lengths = examination.lengths[tokens.base_model]
+    lost = sum(lengths[session.session_id] > max_length for session in sampled)
+    if lost > most_dropped * len(sampled):
+        summary = summarize_lengths([lengths[session.session_id] for session in sampled])
+        sentence = describe_misfit(
+            lost,
+            "they lose their beginning or are dropped",
+            RowLengths(len(sampled), summary),
+            max_length,
+            counts.context,
+        )
+        return LengthProblem(sentence, _propose_share(lost, len(sampled), summary, counts.context))
+    fitting = [session for session in sampled if lengths[session.session_id] <= max_length]
+    return _find_refusal(fitting[:FIT_SESSIONS], examination, tokens, max_length, most_dropped)
+
+
+def _propose_share(
+    lost: int, sampled: int, summary: Mapping[str, int], context: int | None
+) -> float | None:
+    """Return the `most_dropped` to propose, or None if a longer `max_length` is the remedy.
+
+    Args:
+        lost: Number of sampled sessions that are too long.
+        sampled: Number of sampled sessions.
+        summary: The lengths of the sampled sessions.
+        context: The longest text that the base model reads, in tokens; None if it is unknown.
+    """
+    if not context or propose_length(summary["p95"]) <= context or lost > MAX_LOST * sampled:
+        return None
+    _, upper = wilson(lost / sampled, sampled, NORMAL_QUANTILE_OF_95)
+    return math.ceil(upper * SHARE_STEPS) / SHARE_STEPS
+
+
+def _find_refusal(
+    sessions: Sequence[SampledSession],
+    examination: Examination,
+    tokens: BaseTokens,
+    max_length: int,
+    most_dropped: float,
+) -> LengthProblem | None:
+    """Return why the chat template refuses sessions that are short enough, or None."""
+    renderer, folder = tokens.renderer, tokens.folder
+    if renderer is None or folder is None or not sessions:
+        return None
+    ids = tuple(session.session_id for session in sessions)
+    if examination.encoded.get(tokens.base_model) == ids:
+        return None
+    inferred = examination.schemas.tools()
     rows = [
         cast(
             DatasetRow,
@@ -145,24 +228,15 @@ def find_length_problem(
                 "tools": session.tools if session.has_own_tools else inferred,
             },
         )
-        for session in sample
+        for session in sessions
     ]
-    counted = encode_rows(tokens.renderer, rows, max_length)
+    counted = encode_rows(renderer, rows, max_length)
     try:
-        check_fit(counted.counts, max_length, most_dropped, tokens.folder, counted.first_dropped)
+        check_fit(counted.counts, max_length, most_dropped, folder, counted.first_dropped)
     except DataError as error:
-        return str(error)
-    return ""
-
-
-def _limit_characters(sample: Sequence[SampledSession]) -> Iterator[SampledSession]:
-    """Yield the first sampled sessions, up to a total number of characters."""
-    characters = 0
-    for session in sample:
-        yield session
-        characters += session.characters
-        if characters >= FIT_CHARACTERS:
-            return
+        return LengthProblem(str(error))
+    examination.encoded[tokens.base_model] = ids
+    return None
 
 
 def _count(session: SampledSession, tokens: BaseTokens, inferred: Sequence[Tool]) -> int:

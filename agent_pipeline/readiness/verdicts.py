@@ -7,10 +7,10 @@ from agent_pipeline.datasets.splits import EmptySplit, SplitSizes
 from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness.report import (
+    AgentReport,
     Blocker,
     Contents,
     Judges,
-    Tasks,
 )
 from agent_pipeline.tokenization.length_check import propose_length
 
@@ -94,43 +94,30 @@ def _explain_no_rows(
     )
 
 
-def propose_settings(
-    key: PartitionKey,
-    tasks: Tasks,
-    judges: Judges,
-    split: SplitSizes | float | None,
-    max_length: int,
-    contents: Contents,
-) -> list[str]:
-    """Return lines for `pipeline.toml` that would improve what the report says.
-
-    Args:
-        key: The partition.
-        tasks: The tasks and their split.
-        judges: Who judged the sessions.
-        split: Sizes with which no split is empty, or the `split.select` that a decision needs.
-        max_length: The setting `sft_adapter.max_length`.
-        contents: What the sessions contain.
-    """
+def propose_settings(agent: AgentReport) -> list[str]:
+    """Return lines for `pipeline.toml` that would improve what a report says."""
+    table = f'agents."{agent.partition}"'
+    judges, tokens = agent.judges, agent.contents.tokens
     lines: list[str] = []
-    if tasks.task_pattern:
-        lines += [f'[agents."{key}"]', f"task_pattern = '{tasks.task_pattern}'"]
+    if agent.tasks.task_pattern:
+        lines += [f"[{table}]", f"task_pattern = '{agent.tasks.task_pattern}'"]
     if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
         rules = ", ".join(f'{name} = "higher"' for name in judges.undeclared_metrics)
         lines += [
-            f'[agents."{key}".assets.judged_sessions]',
+            f"[{table}.assets.judged_sessions]",
             f"metrics = {{ {rules} }}  # or lower, or a comparison such as '>= 0.8'",
         ]
-    tokens = contents.tokens
+    adapter: list[str] = []
     longest_context = (tokens and tokens.context) or 0
-    if tokens and tokens.p90 > max_length and propose_length(tokens.p90) <= longest_context:
-        lines += [
-            f'[agents."{key}".assets.sft_adapter]',
-            f"max_length = {propose_length(tokens.p90)}",
-        ]
-    if isinstance(split, SplitSizes):
+    if tokens and tokens.p90 > agent.max_length and propose_length(tokens.p90) <= longest_context:
+        adapter.append(f"max_length = {propose_length(tokens.p90)}")
+    if agent.most_dropped is not None:
+        adapter.append(f"most_dropped = {agent.most_dropped:g}  # longer rows lose their beginning")
+    if adapter:
+        lines += [f"[{table}.assets.sft_adapter]", *adapter]
+    if agent.fuller_split is not None:
         lines += ["[split]  # before the first night only"]
-        lines += [f"test = {split.test:g}", f"select = {split.select:g}"]
-    elif split is not None:
-        lines += ["[split]", f"select = {split:g}  # before the first night only"]
+        lines += [f"test = {agent.fuller_split.test:g}", f"select = {agent.fuller_split.select:g}"]
+    elif agent.outlook.share is not None:
+        lines += ["[split]", f"select = {agent.outlook.share:g}  # before the first night only"]
     return lines

@@ -6,9 +6,9 @@ encoded belongs in `encoding`.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError
@@ -70,21 +70,49 @@ def check_fit(
             f"{dropped:,} of {counts['in']:,} rows cannot be trained on, which is more than "
             f"`sft_adapter.most_dropped` = {most_dropped:g} allows. {first_dropped}"
         )
-    tokens = counts["tokens"]
+    losses = f"{too_long:,} are dropped and {truncated:,} lose their beginning"
+    rows = RowLengths(counts["in"], counts["tokens"])
+    raise DataError(describe_misfit(lost, losses, rows, max_length, read_context_length(base)))
+
+
+class RowLengths(NamedTuple):
+    """The lengths of some rows.
+
+    Attributes:
+        rows: Number of rows.
+        tokens: The summary of their lengths, as `summarize_lengths` returns it.
+    """
+
+    rows: int
+    tokens: Mapping[str, int]
+
+
+def describe_misfit(
+    lost: int, losses: str, lengths: RowLengths, max_length: int, context: int | None
+) -> str:
+    """Return a sentence about rows that are too long, with a remedy.
+
+    Args:
+        lost: Number of rows that are too long.
+        losses: What happens to these rows.
+        lengths: The lengths of all rows.
+        max_length: The setting `sft_adapter.max_length`.
+        context: The longest text that the base model reads, in tokens; None if it is unknown.
+    """
+    tokens = lengths.tokens
     proposed_length = propose_length(tokens["p95"])
-    context = read_context_length(base)
     remedy = f"set `sft_adapter.max_length` = {proposed_length}"
     if context and proposed_length > context:
         remedy = (
             f"choose a base model with a context of at least {proposed_length} tokens (the "
             f"context of this model is {context}), or leave long sessions out"
         )
-    raise DataError(
-        f"{lost:,} of {counts['in']:,} rows do not fit into `sft_adapter.max_length` = "
-        f"{max_length} tokens ({too_long:,} are dropped and {truncated:,} lose their beginning; "
+    return (
+        f"{lost:,} of {lengths.rows:,} rows do not fit into `sft_adapter.max_length` = "
+        f"{max_length} tokens ({losses}; "
         f"the median is {tokens['median']:,} tokens, the longest {tokens['longest']:,}): "
         f"{remedy}, or set "
-        f"`sft_adapter.most_dropped` = {math.ceil(100 * lost / counts['in']) / 100:g} to train on "
+        f"`sft_adapter.most_dropped` = {math.ceil(100 * lost / lengths.rows) / 100:g} to train on "
         "the remaining rows."
     )
 

@@ -206,10 +206,10 @@ def resolve_sft_options(
         base: The base model.
         rows: The rows to train on.
     """
-    if all(values.get(name) for name in (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)):
-        return dict(values)
-    weights = count_base_weights(base)
     context = read_context_length(base.path)
+    if all(values.get(name) for name in (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)):
+        return fill_row_defaults(values, None, [], context)
+    weights = count_base_weights(base)
     lengths: list[int] = []
     if needs_lengths(values, weights):
         renderer = load_renderer(base.path, base.trust_remote_code)

@@ -25,7 +25,7 @@ trained model must not depend on the memory of the machine.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.models.base_model import BaseModel
@@ -215,22 +215,24 @@ def fill_row_defaults(
         context: The longest text that the base model reads, in tokens; None if it is unknown.
 
     Returns:
-        The options. Options that were set keep their values.
+        The options. Options that were set keep their values, except for a `max_length` above the
+        context of the base model, which becomes the context.
     """
     defaults = dict(SMALL_BASE_OPTIONS)
     is_small = (weight_count or _UNKNOWN_WEIGHTS) < _SIZE_BOUNDS[0]
     if not is_small and lengths:
         longest = min(propose_length(max(lengths)), LONGEST_DEFAULT)
         defaults["max_length"] = max(longest, SMALL_BASE_OPTIONS["max_length"])
-    if context and not is_small:
-        defaults["max_length"] = min(defaults["max_length"], context)
     # A user who sets one of the two factors sets the size of a step.
     if not is_small and not values.get("per_device_train_batch_size"):
         rows = defaults["gradient_accumulation_steps"]
         while rows < MOST_STEP_ROWS and len(lengths) >= 2 * rows * LEAST_STEPS:
             rows *= 2
         defaults["gradient_accumulation_steps"] = rows
-    return {**values, **{name: values.get(name) or default for name, default in defaults.items()}}
+    filled = {**values, **{name: values.get(name) or default for name, default in defaults.items()}}
+    if context:
+        filled["max_length"] = min(filled["max_length"], context)
+    return filled
 
 
 def needs_lengths(values: Mapping[str, object], weight_count: float | None) -> bool:
@@ -242,7 +244,7 @@ def needs_lengths(values: Mapping[str, object], weight_count: float | None) -> b
 def describe_size_defaults(
     set_values: Mapping[str, object], values: Mapping[str, object], base: BaseModel
 ) -> str:
-    """Return a sentence that names the options that depend on the base model and the rows.
+    """Return sentences that name the options that depend on the base model and the rows.
 
     Args:
         set_values: The options as they were set, with 0 for what is left to the size.
@@ -250,13 +252,38 @@ def describe_size_defaults(
         base: The base model.
 
     Returns:
-        The sentence, or an empty string if no option was filled in.
+        The sentences, or an empty string if no option was filled in or lowered.
     """
     candidates = (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)
     names = [name for name in candidates if name in values and not set_values.get(name)]
+    lowered = describe_context_limit(
+        cast(int, set_values.get("max_length") or 0), cast("int | None", values.get("max_length"))
+    )
     if not names:
-        return ""
+        return lowered
     count = count_base_weights(base)
     size = f"{count / 1e9:.2g} billion weights" if count else "unknown size"
     filled = ", ".join(f"{name} = {values[name]:g}" for name in names)
-    return f"{filled}: the default for a base model of {size} ({base.name})."
+    by_size = f"{filled}: the default for a base model of {size} ({base.name})."
+    return f"{by_size} {lowered}".strip()
+
+
+def describe_context_limit(max_length: int, context: int | None) -> str:
+    """Return a sentence about a `max_length` that the base model cannot read, or an empty text.
+
+    Example:
+        >>> describe_context_limit(2048, 1024)
+        'max_length = 1024 instead of 2048: the base model reads at most 1024 tokens.'
+        >>> describe_context_limit(2048, 8192)
+        ''
+
+    Args:
+        max_length: The setting `sft_adapter.max_length`; 0 if it is left to the size.
+        context: The longest text that the base model reads, in tokens; None if it is unknown.
+    """
+    if not context or max_length <= context:
+        return ""
+    return (
+        f"max_length = {context} instead of {max_length}: the base model reads at most {context} "
+        "tokens."
+    )

@@ -60,6 +60,28 @@ def test_judged_store_is_trainable_after_one_command(project: Path) -> None:
     assert settings.notify.urls == [] and not (project / "lake").exists()
 
 
+def test_few_tasks_get_larger_splits(project: Path) -> None:
+    """With the default sizes, no task of these five would be held out."""
+    chats = [chat(f"s-{n}", f"find thing {n}", judgment="acceptable") for n in range(5)]
+    write_chats(project / "chats.jsonl", chats)
+    done = run("chats.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    assert tomllib.loads(written(project))["split"]
+    text = written(project)
+    assert run("chats.jsonl", "--yes").exit_code == 0
+    assert written(project) == text
+
+
+def test_few_named_tasks_get_a_pattern_and_larger_splits(project: Path) -> None:
+    """The splits are proposed for the tasks that the proposed pattern names."""
+    few = trials(judgment="acceptable")[:18]
+    write_chats(project / "chats.jsonl", few)
+    done = run("chats.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    values = tomllib.loads(written(project))
+    assert values["agents"]["p/a"]["task_pattern"] and values["split"]
+
+
 def test_comments_say_why(project: Path) -> None:
     write_chats(project / "chats.jsonl", trials(judgment="acceptable"))
     run("chats.jsonl", "--yes")

@@ -215,6 +215,42 @@ def test_long_rows_are_a_blocker_with_the_remedy(tmp_path: Path) -> None:
     assert any(line.startswith("max_length = ") for line in agent.settings)
 
 
+def test_sessions_beyond_the_context_may_be_shortened(tmp_path: Path) -> None:
+    """No `max_length` helps; with the proposed share, the agent is trainable."""
+    chats = [
+        chat(f"s-{n}", f"find thing {n}", judgment="acceptable") if n % 4 else long_chat(n)
+        for n in range(40)
+    ]
+    store = write_chats(tmp_path / "c.jsonl", chats)
+    options: dict[str, object] = {"max_length": 20_000}
+    agent = examine_one(store, assets={"sft_adapter": options})
+    assert [blocker.kind for blocker in agent.blockers] == ["length"]
+    assert agent.max_length == 8192 and "8192 instead of 20000" in agent.notes[0]
+    lines = tomllib.loads("\n".join(agent.settings))
+    proposed = lines["agents"]["p/a"]["assets"]["sft_adapter"]
+    assert proposed == {"most_dropped": agent.most_dropped}
+    assert 0.25 <= proposed["most_dropped"] < 0.6
+    assert examine_one(store, assets={"sft_adapter": options | proposed}).is_ready
+
+
+def test_bad_sessions_do_not_block_by_their_length(tmp_path: Path) -> None:
+    """They are not trained on, so that their length does not matter."""
+    chats = [
+        chat(f"s-{n}", f"find thing {n}", judgment="acceptable")
+        if n % 4
+        else long_chat(n) | {"judgment": "unacceptable"}
+        for n in range(60)
+    ]
+    assert examine_one(write_chats(tmp_path / "c.jsonl", chats)).is_ready
+
+
+def long_chat(number: int) -> dict[str, object]:
+    """A good session of two requests, the first of which is longer than SmolLM2's context."""
+    record = chat(f"s-{number}", f"find {number} " + "and a thing " * 4000, judgment="acceptable")
+    later = chat("x", f"find thing {number} too")["messages"][1:]
+    return record | {"messages": record["messages"] + later}
+
+
 def test_outlook_in_weeks_and_with_a_larger_share(tmp_path: Path) -> None:
     """The rate is that of the last month of the store, not of the calendar."""
     start = datetime(2024, 5, 1, tzinfo=UTC)

@@ -12,6 +12,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.sft import resolve_sft_options
 from agent_pipeline.training.size_defaults import (
+    SIZED_OPTIONS,
     SMALL_BASE_OPTIONS,
     count_weights,
     describe_size_defaults,
@@ -77,11 +78,11 @@ def test_weights_are_counted_in_the_headers_of_the_files(tmp_path):
 
 
 def test_the_sample_is_trained_as_before(tiny_base):
-    """A small base gets the values that were the defaults, so that its models keep their identities."""
+    """A small base gets the values that were the defaults, and no length above its context."""
     config = AdapterConfig().model_dump(include=set(TrainingConfig.model_fields))
     assert (
         TrainingConfig(**resolve_sft_options(config, tiny_base, [])).identity()
-        == TrainingConfig().identity()
+        == TrainingConfig(max_length=1024).identity()
     )
     assert TrainingConfig().learning_rate == 1.5e-3
     assert TrainingConfig().num_train_epochs == 1.0
@@ -100,7 +101,7 @@ def test_the_sample_is_trained_as_before(tiny_base):
     ("weights", "lengths", "context", "max_length", "step_rows"),
     [
         (134_515_008, [9000] * 5000, 8192, 2048, 2),
-        (134_515_008, [9000] * 5000, 1024, 2048, 2),
+        (134_515_008, [9000] * 5000, 1024, 1024, 2),
         (1.7e9, [500] * 100, 40960, 2048, 2),
         (1.7e9, [500] * 300, 40960, 2048, 4),
         (1.7e9, [500] * 100_000, 40960, 2048, 16),
@@ -132,6 +133,21 @@ def test_row_defaults_never_replace_what_was_set(values, weights, lengths):
     assert all(made.values())
     if "per_device_train_batch_size" in values and "gradient_accumulation_steps" not in values:
         assert made["gradient_accumulation_steps"] == 2
+
+
+def test_length_above_the_context_is_lowered():
+    """No base model reads tokens beyond its context, and llama.cpp refuses such prompts."""
+    made = fill_row_defaults(OPEN | {"max_length": 9000}, 1.7e9, [8500] * 100, 8192)
+    assert made["max_length"] == 8192
+    assert fill_row_defaults(OPEN | {"max_length": 9000}, 1.7e9, [], None)["max_length"] == 9000
+
+
+def test_lowered_length_is_named(tiny_base):
+    """Also if every option was set."""
+    every = {name: 1 for name in (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)} | {"max_length": 10**6}
+    options = resolve_sft_options(every, tiny_base, [])
+    assert options == every | {"max_length": 1024}
+    assert "1024" in describe_size_defaults(every, options, tiny_base)
 
 
 def test_lengths_are_read_only_if_they_matter():
