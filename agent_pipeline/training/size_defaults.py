@@ -25,7 +25,7 @@ trained model must not depend on the memory of the machine.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.models.base_model import BaseModel
@@ -229,7 +229,10 @@ def fill_row_defaults(
         while rows < MOST_STEP_ROWS and len(lengths) >= 2 * rows * LEAST_STEPS:
             rows *= 2
         defaults["gradient_accumulation_steps"] = rows
-    filled = {**values, **{name: values.get(name) or default for name, default in defaults.items()}}
+    filled: dict[str, Any] = {
+        **values,
+        **{name: values.get(name) or default for name, default in defaults.items()},
+    }
     if context:
         filled["max_length"] = min(filled["max_length"], context)
     return filled
@@ -256,9 +259,10 @@ def describe_size_defaults(
     """
     candidates = (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)
     names = [name for name in candidates if name in values and not set_values.get(name)]
-    lowered = describe_context_limit(
-        cast(int, set_values.get("max_length") or 0), cast("int | None", values.get("max_length"))
-    )
+    set_length, length = set_values.get("max_length"), values.get("max_length")
+    lowered = ""
+    if isinstance(set_length, int) and isinstance(length, int):
+        lowered = describe_context_limit(set_length, length)
     if not names:
         return lowered
     count = count_base_weights(base)

@@ -144,7 +144,7 @@ def test_length_above_the_context_is_lowered():
 
 def test_lowered_length_is_named(tiny_base):
     """Also if every option was set."""
-    every = {name: 1 for name in (*SIZED_OPTIONS, *SMALL_BASE_OPTIONS)} | {"max_length": 10**6}
+    every = dict.fromkeys((*SIZED_OPTIONS, *SMALL_BASE_OPTIONS), 1) | {"max_length": 10**6}
     options = resolve_sft_options(every, tiny_base, [])
     assert options == every | {"max_length": 1024}
     assert "1024" in describe_size_defaults(every, options, tiny_base)
