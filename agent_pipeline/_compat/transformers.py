@@ -1,11 +1,14 @@
-"""Uses of private parts of transformers: attention functions, caches and samplers.
+"""Uses of private parts of transformers: functions of layers, caches and samplers.
 
 What attends, caches or samples with these belongs to `engine` and `training.trainers`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import wraps
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,6 +59,63 @@ def original_sdpa() -> "AttentionFunction":
 
     function: AttentionFunction = sdpa_attention_forward
     return function
+
+
+def looks_up_functions(layer_class: type, names: Iterable[str]) -> bool:
+    """Return whether a class of layers looks up functions of these names in its own module.
+
+    Only then can `follow_layout` replace the functions. In another version of transformers, a layer
+    may have its own code instead, or a package may replace the layer's `forward`.
+    """
+    forward = inspect.unwrap(layer_class.forward)  # type: ignore[attr-defined]
+    module = sys.modules[layer_class.__module__]
+    looked_up = forward.__code__.co_names
+    return forward.__module__ == layer_class.__module__ and all(
+        name in looked_up and hasattr(module, name) for name in names
+    )
+
+
+def attends_by_interface(causal: "PreTrainedModel") -> bool:
+    """Return whether all attention of a model goes through transformers' table of functions.
+
+    Most models say so by `is_backend_compatible`. Qwen3.5 and Bamba do not, but each of their
+    attention modules looks up its function in the table.
+    """
+    if causal.is_backend_compatible():
+        return True
+    attention_classes = {
+        type(module) for module in causal.modules() if type(module).__name__.endswith("Attention")
+    }
+    return bool(attention_classes) and all(
+        looks_up_functions(attention_class, ["ALL_ATTENTION_FUNCTIONS"])
+        for attention_class in attention_classes
+    )
+
+
+def follow_layout(layer_class: type, name: str, follow: Callable[..., object]) -> None:
+    """Replace a function that a class of layers looks up in its own module.
+
+    Models have no interface for the functions of layers with a state, as they have for attention.
+    If the forward pass has no layout (`prefix_tree`), the replacement calls the original function.
+
+    Args:
+        layer_class: The class of layers.
+        name: The name of the function.
+        follow: Gets the original function, the layout, and the arguments of the function.
+    """
+    module = sys.modules[layer_class.__module__]
+    original = getattr(module, name)
+    if getattr(original, "follows_layout", False):
+        return
+
+    @wraps(original)
+    def replacement(*args: object, prefix_tree: object = None, **options: object) -> object:
+        if prefix_tree is None:
+            return original(*args, **options)
+        return follow(original, prefix_tree, *args, **options)
+
+    vars(replacement)["follows_layout"] = True
+    setattr(module, name, replacement)
 
 
 @contextmanager

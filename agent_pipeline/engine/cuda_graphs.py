@@ -10,14 +10,16 @@ The loss itself belongs to `tree_loss`.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline._compat.torch import multiply_all
 from agent_pipeline.engine.scoring import without_adapter
-from agent_pipeline.engine.tree_attention import Layout
+from agent_pipeline.engine.tree_layout import Layout
 from agent_pipeline.engine.tree_loss import TreeTensors
+from agent_pipeline.engine.tree_support import attends_to_all_tokens
 from agent_pipeline.engine.varlen_attention import Spans
 from agent_pipeline.errors import first_line
 
@@ -166,11 +168,16 @@ def supports_graphs(model: "PreTrainedModel") -> bool:
 
     The model must be on a GPU, have no dropout, have no experts that are chosen by what the model
     reads, and keep its activations for the backward pass. A trained head computes its logits again.
+    Windows and layers with a state are computed run by run, which makes other kernels of each tree.
     """
     import torch
 
     causal = without_adapter(model)
     if model.device.type != "cuda" or causal.is_gradient_checkpointing:
+        return False
+    config = causal.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or sys.maxsize
+    if not attends_to_all_tokens(causal, longest):
         return False
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Dropout) and module.p:

@@ -16,6 +16,7 @@ Five things make generation fast:
 Sampling with a temperature belongs to llama.cpp (`evaluation.players`) and to TRL's trainers.
 """
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ from agent_pipeline._compat.transformers import (
 )
 from agent_pipeline.engine.cpu_attention import SharedPrefix, grouped_attention
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
-from agent_pipeline.engine.scoring import (
+from agent_pipeline.engine.scoring import ReadTokens, without_adapter
+from agent_pipeline.engine.tree_support import (
     TREE_ATTENTION,
-    ReadTokens,
     attends_to_all_tokens,
-    supports_tree_attention,
-    without_adapter,
+    explain_row_by_row,
+    supports_passes,
 )
 from agent_pipeline.models.threads import follow_load
 from agent_pipeline.progress import Progress, silent
@@ -85,8 +86,9 @@ def generate(
 ) -> list[list[int]]:
     """Return the tokens that a model adds to each prompt by greedy choice.
 
-    A model with windows or states (Mistral, Qwen 3.5), or one whose code makes its own mask
-    (ALiBi), reads each prompt by itself and as a whole. The peak memory is that of the keys and
+    A model with windows or states (Gemma 3, Qwen 3.5) answers each prompt by itself, and reads the
+    prefix that all prompts share once. A model whose code makes its own mask (ALiBi) reads each
+    prompt as a whole. The peak memory is that of the keys and
     values of a batch (at most `CACHE_BYTES`), plus the states that are kept.
 
     Args:
@@ -108,7 +110,7 @@ def generate(
     longest = max(most_tokens, default=0)
     causal = without_adapter(model)
     options = _Options(
-        guesses=supports_tree_attention(causal, longest),
+        guesses=supports_passes(causal, longest),
         # A window counts padding too, a state has read the padding, and neither can be cropped.
         # ALiBi is computed from a mask of two dimensions.
         one_by_one=not attends_to_all_tokens(causal, longest) or not causal.is_backend_compatible(),
@@ -118,7 +120,10 @@ def generate(
     if keep is not None:
         keep[:] = [None] * len(prompts)
     if options.one_by_one:
-        options = _Options(guesses=options.guesses, one_by_one=True, keeps=False)
+        prefix_cache = None
+        if explain_row_by_row(causal, longest) is None and len(prompts) > 1:
+            prefix_cache = _read_into_own_cache(model, prompts)
+        options = _Options(options.guesses, True, False, prefix_cache=prefix_cache)
         batch_size, read = 1, ()
     # Sequences with similar limits stop together, and similar lengths need little padding.
     order = sorted(
@@ -152,12 +157,52 @@ class _Options:
         one_by_one: Whether each prompt is read by itself, with the model's own cache.
         keeps: Whether the states of each sequence are returned.
         shares: Whether the states of a shared prefix exist once.
+        prefix_cache: The model's own cache after the prefix that all prompts share, if each prompt
+            is read by itself.
     """
 
     guesses: bool
     one_by_one: bool
     keeps: bool
     shares: bool = True
+    prefix_cache: "_PrefixCache | None" = None
+
+
+@dataclass(frozen=True)
+class _PrefixCache:
+    """A model's own cache after it has read the prefix of several prompts.
+
+    Attributes:
+        cache: The cache. It must be copied before it is used.
+        tokens: The number of tokens in the prefix.
+    """
+
+    cache: "Cache"
+    tokens: int
+
+
+def _read_into_own_cache(
+    model: "PreTrainedModel", prompts: Sequence[list[int]]
+) -> _PrefixCache | None:
+    """Let the model read the prefix that all prompts share; return None if they share nothing.
+
+    Each prompt keeps a token of its own, to predict from.
+    """
+    import torch
+    from transformers import DynamicCache
+
+    tokens = min(shared_prefix_length(prompts), min(len(prompt) for prompt in prompts) - 1)
+    if tokens < 1:
+        return None
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(
+            input_ids=torch.tensor([prompts[0][:tokens]], device=model.device),
+            **cache_argument(cache),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+    return _PrefixCache(cache, tokens)
 
 
 def _split_into_batches(
@@ -186,11 +231,13 @@ def _split_into_batches(
 
 def bytes_per_token(model: "PreTrainedModel") -> int:
     """Return the bytes of one token's keys and values in all layers, or 0 without attention."""
-    config = without_adapter(model).config.get_text_config()
-    heads = getattr(config, "num_attention_heads", None) or 0
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
-    numbers = 2 * config.num_hidden_layers * key_heads * head_size
+    numbers = 0
+    # In Gemma 4, heads are larger in some layers.
+    for config in without_adapter(model).config.get_text_config().per_layer_config:
+        heads = getattr(config, "num_attention_heads", None) or 0
+        key_heads = getattr(config, "num_key_value_heads", None) or heads
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
+        numbers += 2 * key_heads * head_size
     return int(numbers * model.dtype.itemsize)
 
 
@@ -458,9 +505,12 @@ def _start_batch(
 
     if options.one_by_one:
         empty_mask = torch.zeros(len(sequences), 0, dtype=torch.bool, device=model.device)
-        return _BatchState(
-            DynamicCache(config=model.config), empty_mask, [0] * len(sequences), None
-        )
+        if options.prefix_cache is None:
+            own_cache, read_count = DynamicCache(config=model.config), 0
+        else:
+            own_cache = copy.deepcopy(options.prefix_cache.cache)
+            read_count = options.prefix_cache.tokens
+        return _BatchState(own_cache, empty_mask, [read_count] * len(sequences), None)
     prompts = [sequence.prompt for sequence in sequences]
     reads = [read for read in known if read]
     if len(reads) < len(prompts):

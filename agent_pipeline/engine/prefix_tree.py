@@ -18,6 +18,12 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 
 IntArray = npt.NDArray[np.int64]
 
+MAX_NODES = 4096
+"""Maximum number of nodes per tree if the backward pass recomputes activations.
+
+A step with more nodes is split into several trees.
+"""
+
 
 def shared_prefix_length(rows: Sequence[Sequence[object]]) -> int:
     """Return the number of leading elements (tokens or characters) that are equal in all rows."""
@@ -143,3 +149,45 @@ def build_prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
     return PrefixTree(
         tokens[:node_count], parents[:node_count], depths[:node_count], ends[:node_count], trained
     )
+
+
+@dataclass(frozen=True)
+class TreeOfRows:
+    """A prefix tree, and the indices of the rows from which it was built."""
+
+    tree: PrefixTree
+    row_indices: list[int]
+
+
+def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[TreeOfRows]:
+    """Lay out the rows of one optimizer step as prefix trees of at most `max_nodes` nodes each.
+
+    A longer row becomes a tree of its own.
+    """
+    groups = group_units([[row] for row in rows], max_nodes)
+    return [
+        TreeOfRows(build_prefix_tree([rows[index] for index in group]), group) for group in groups
+    ]
+
+
+def group_units(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> list[list[int]]:
+    """Combine units (rows that must be in the same tree) into groups that each fit into one tree.
+
+    Units are sorted first, so that units with a long common prefix share a group. A unit that is
+    larger than `max_nodes` becomes a group of its own.
+
+    Returns:
+        The indices of the units in each group.
+    """
+    order = sorted(range(len(units)), key=lambda index: units[index][0].input_ids)
+    groups: list[list[int]] = []
+    node_count = NodeCount()
+    for index in order:
+        larger_count = node_count.with_rows(units[index])
+        if groups and larger_count.nodes <= max_nodes:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+            larger_count = NodeCount().with_rows(units[index])
+        node_count = larger_count
+    return groups

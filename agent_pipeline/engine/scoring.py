@@ -2,7 +2,8 @@
 
 A loss is a mean negative log-likelihood in nats. A prefix that rows share (an agent's system prompt
 and tools) goes through the model once (`prefix_tree`), without padding. The output head is applied
-at the trained positions only. A model whose attention cannot follow a tree reads row by row.
+at the trained positions only. A model with windows or states reads whole trees, in one pass each.
+A model that cannot follow a tree reads row by row.
 
 Losses with gradients belong to `tree_loss`; which rows are chosen by their loss belongs to
 `selection`.
@@ -16,10 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from agent_pipeline._compat.transformers import attention_name, cache_argument
+from agent_pipeline._compat.transformers import cache_argument
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.engine.cpu_attention import grouped_attention
-from agent_pipeline.engine.prefix_tree import IntArray, PrefixTree, build_prefix_tree
+from agent_pipeline.engine.prefix_tree import (
+    IntArray,
+    PrefixTree,
+    build_prefix_tree,
+    trees_of_step,
+)
+from agent_pipeline.engine.tree_layout import lay_out
+from agent_pipeline.engine.tree_pass import OutputHead, read_tree
+from agent_pipeline.engine.tree_support import explain_row_by_row, supports_passes
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
@@ -44,9 +53,6 @@ CPU_NODES = 512
 
 Matrix products run at full speed, and few of the pairs that attention computes are masked.
 """
-
-TREE_ATTENTION = "prefix_tree"
-"""Name under which `tree_attention` registers its attention function with transformers."""
 
 HEAD_ROWS = 128
 """Number of positions whose logits are in memory at the same time. For 152,000 tokens, the logits
@@ -177,7 +183,8 @@ def score_tokens(
         rows: Encoded rows.
         progress: Is called after each row.
         callbacks: By row index, a function that is called as soon as the row is scored. It also
-            gets the states of the row (None if rows are read one by one), which are not kept.
+            gets the states of the row (None for a model with windows or states, and if rows are
+            read one by one), which are not kept.
 
     Returns:
         The scores; None for a None row, and for a row without a trained token beyond its first.
@@ -204,10 +211,12 @@ def score_tokens(
     model.eval()
     try:
         with torch.inference_mode(), grouped_attention():
-            if encoded and supports_tree_attention(causal, longest):
+            if encoded and supports_passes(causal, longest):
                 scored_rows = _score_tree(
                     causal, build_prefix_tree(encoded), callbacks_by_position.keys()
                 )
+            elif encoded and explain_row_by_row(causal, longest) is None:
+                scored_rows = _score_whole_trees(causal, encoded)
             else:
                 scored_rows = _score_row_by_row(causal, encoded)
             for done, scored_row in enumerate(scored_rows, 1):
@@ -231,52 +240,42 @@ def without_adapter(model: "PreTrainedModel") -> "PreTrainedModel":
     return causal
 
 
-def supports_tree_attention(causal: "PreTrainedModel", longest: int) -> bool:
-    """Return whether rows of up to `longest` tokens can be read as a tree with the same result.
-
-    The state of a token must depend only on the tokens that a mask shows it, and on their
-    positions. That needs attention through transformers' interface in all layers, without sinks,
-    without a window shorter than the longest row, and rotations that do not change with the length.
-    """
-    config = causal.config.get_text_config()
-    head_options = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-    if any(getattr(config, name, None) for name in head_options):
-        return False  # these models compute more than a head at the end
-    rotations = str(getattr(config, "rope_parameters", None))
-    if "dynamic" in rotations or "longrope" in rotations:
-        return False
-    if not causal.is_backend_compatible():
-        return False
-    if attention_name(causal) not in ("sdpa", "eager", TREE_ATTENTION):
-        return False
-    # gpt-oss has sinks: a score that belongs to no token, in each softmax.
-    if any(name.endswith(".sinks") for name, _ in causal.named_parameters()):
-        return False
-    return attends_to_all_tokens(causal, longest)
-
-
-def attends_to_all_tokens(causal: "PreTrainedModel", longest: int) -> bool:
-    """Return whether every layer attends to all tokens of a row of `longest` tokens.
-
-    A layer with a shorter window does not, nor does a layer with a state instead of attention.
-    """
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
-    for layer in DynamicCache(config=causal.config.get_text_config()).layers:
-        has_wide_window = (
-            type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest
-        )
-        if type(layer) is not DynamicLayer and not has_wide_window:
-            return False
-    return True
-
-
 def _score_row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[_ScoredRow]:
     for row_index, row in enumerate(rows):
         follow_load(causal.device.type, causal.dtype)
         logits, targets = trained_logits(causal, row)
         yield _ScoredRow(row_index, _score_states(lambda part: part, logits, targets), None)
+
+
+def _score_whole_trees(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[_ScoredRow]:
+    """Yield the scores of every row. The rows are read as trees, each in one pass.
+
+    A cache of a window or a state holds what the next token of one row needs, not what the next
+    nodes of a tree need. So a tree is not read in several passes.
+    """
+    import torch
+
+    device = causal.device
+    for group in trees_of_step(rows):
+        follow_load(device.type, causal.dtype)
+        tree = group.tree
+        states = read_tree(
+            causal,
+            torch.from_numpy(tree.tokens)[None].to(device),
+            torch.from_numpy(tree.depths)[None].to(device),
+            lay_out(tree),
+        )
+        trained_nodes = np.unique(np.concatenate([row.nodes for row in tree.trained]))
+        predictors = torch.from_numpy(tree.parents[trained_nodes]).to(device)
+        targets = torch.from_numpy(tree.tokens[trained_nodes])
+        scores = _score_states(OutputHead(causal), states[predictors], targets)
+        for row in tree.trained:
+            places = np.searchsorted(trained_nodes, row.nodes)
+            yield _ScoredRow(
+                group.row_indices[row.row_index],
+                TokenScores(scores.losses[places], scores.best[places]),
+                None,
+            )
 
 
 def _score_tree(
@@ -329,7 +328,7 @@ def _score_tree(
         predicted = trained_nodes[first:last]
         predictor_rows = torch.from_numpy(tree.parents[predicted] - start).to(device)
         scores = _score_states(
-            causal.get_output_embeddings(),
+            OutputHead(causal),
             hidden[predictor_rows],
             torch.from_numpy(tree.tokens[predicted]),
         )

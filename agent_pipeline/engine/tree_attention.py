@@ -3,20 +3,22 @@
 A tree lies in a sequence in depth-first order, as runs of nodes without a fork. The queries of a
 run meet the keys of the runs above it and its own only, so pairs of tokens of different rows cost
 nothing. On a GPU one kernel attends for all runs (`varlen_attention`). Elsewhere each run is
-computed by itself. Attention without gradients belongs to `cpu_attention`.
+computed by itself, and so is a layer with a window that is shorter than a row: a window counts the
+tokens of the row, not the tokens that lie before in the sequence.
+
+Layouts belong to `tree_layout`, and attention without gradients to `cpu_attention`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from agent_pipeline._compat.transformers import attention_name, current_sdpa, set_attention
-from agent_pipeline.engine.prefix_tree import PrefixTree
-from agent_pipeline.engine.scoring import TREE_ATTENTION
-from agent_pipeline.engine.varlen_attention import Spans, attend_spans, find_spans, supports_spans
+from agent_pipeline.engine.tree_layout import Layout
+from agent_pipeline.engine.tree_support import TREE_ATTENTION
+from agent_pipeline.engine.varlen_attention import attend_spans, supports_spans
+from agent_pipeline.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -33,78 +35,6 @@ KEPT_BYTES = 16 << 20
 
 The weights of a longer tree are computed again. With 30 layers this is half a gigabyte.
 """
-
-
-@dataclass(eq=False)
-class Layout:
-    """The positions of a tree's nodes in a sequence. A layout of `fixed` spans has no runs.
-
-    Attributes:
-        run_lengths: The number of nodes of each run.
-        ancestors: For each run, the runs above it.
-        fixed: The spans of the runs, computed when a GPU first needs them.
-        attended: Whether an attention followed this layout.
-        run_by_run: Whether the attention of a layer was computed for each run by itself.
-    """
-
-    run_lengths: list[int]
-    ancestors: list[list[int]]
-    fixed: Spans | None = None
-    attended: bool = False
-    run_by_run: bool = False
-    _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
-
-    @cached_property
-    def pairs(self) -> int:
-        """Number of pairs of a query and a key in the same row, including masked pairs."""
-        pairs = 0
-        for length, runs_above in zip(self.run_lengths, self.ancestors, strict=True):
-            nodes_above = sum(self.run_lengths[run] for run in runs_above)
-            pairs += length * (length + nodes_above)
-        return pairs
-
-    def to(self, device: "torch.device | str") -> "Layout":
-        """Return the same layout for another device.
-
-        Its tensors are created when attention first needs them.
-        """
-        return self
-
-    def mask(self, length: int, above: int, like: "torch.Tensor") -> "torch.Tensor":
-        """Return the mask of a run: −∞ for a key after the query within the run, and otherwise 0.
-
-        Args:
-            length: The number of nodes of the run.
-            above: The number of nodes above the run.
-            like: A tensor with the type and device of the mask.
-
-        Returns:
-            The mask, (length, above + length).
-        """
-        import torch
-
-        if (length, above) not in self._masks:
-            full = like.new_full((length, above + length), -torch.inf)
-            self._masks[length, above] = full.triu(above + 1)
-        return self._masks[length, above]
-
-    def spans(self, device: "torch.device") -> Spans:
-        """Return the spans of the queries and keys of each run, as tensors on a device."""
-        if self.fixed is None:
-            self.fixed = find_spans(self.run_lengths, self.ancestors, device)
-        return self.fixed
-
-
-def lay_out(tree: PrefixTree) -> Layout:
-    """Compute the layout of a tree."""
-    node_count = len(tree.tokens)
-    is_not_below_previous = tree.parents[1:] != np.arange(node_count - 1)
-    ends_elsewhere = tree.ends[1:] != tree.ends[:-1]
-    forks = np.flatnonzero(is_not_below_previous | ends_elsewhere) + 1
-    starts = np.concatenate([[0], forks])
-    ends = tree.ends[starts]
-    ancestors = [np.flatnonzero((starts < start) & (start < ends)).tolist() for start in starts]
-    return Layout(np.diff([*starts, node_count]).tolist(), ancestors)
 
 
 def attend_along_trees(causal: "PreTrainedModel") -> None:
@@ -129,10 +59,11 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
         layout: Layout | None = options.pop("prefix_tree", None)
         if layout is None:
             return current_sdpa()(module, query, key, value, attention_mask, **options)
-        layout.attended = True
+        layout.followed["attention"] += 1
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         dropout = options.get("dropout", 0.0)
-        if not dropout and supports_spans(query, key, value):
+        window = _find_window(module, layout, options)
+        if window is None and not dropout and supports_spans(query, key, value):
             output = attend_spans(query, key, value, layout.spans(query.device), scale)
             return output.transpose(1, 2), None
         layout.run_by_run = True
@@ -143,16 +74,47 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
         for run, runs_above in enumerate(layout.ancestors):
             seen_keys = torch.cat([keys[index] for index in (*runs_above, run)], dim=2)
             seen_values = torch.cat([values[index] for index in (*runs_above, run)], dim=2)
+            if window is not None:
+                most_keys = layout.run_lengths[run] + window - 1
+                seen_keys = seen_keys[:, :, -most_keys:]
+                seen_values = seen_values[:, :, -most_keys:]
             if dropout or query.device.type != "cpu":
                 output = _attend_by_kernel(
-                    queries[run], seen_keys, seen_values, layout, scale, dropout
+                    queries[run], seen_keys, seen_values, layout, scale, dropout, window
                 )
             else:
-                output = _attend_by_products(queries[run], seen_keys, seen_values, layout, scale)
+                output = _attend_by_products(
+                    queries[run], seen_keys, seen_values, layout, scale, window
+                )
             outputs.append(output)
         return torch.cat(outputs, dim=2).transpose(1, 2), None
 
     set_attention(causal, TREE_ATTENTION, attend)
+
+
+def _find_window(module: "torch.nn.Module", layout: Layout, options: dict[str, Any]) -> int | None:
+    """Return how many tokens a layer's attention sees, or None if it sees all tokens of a path.
+
+    Raises:
+        ModelError: the layer has another window than the model's configuration says.
+    """
+    layer = getattr(module, "layer_idx", None)
+    window = layout.windows[layer] if layout.windows and layer is not None else None
+    narrow_window = _drop_wide_window(window, layout)
+    if "sliding_window" in options:
+        layer_window = _drop_wide_window(options["sliding_window"], layout)
+        if layer_window != narrow_window:
+            raise ModelError(
+                f"Layer {layer} of this model attends to {layer_window or 'all'} tokens, but its "
+                f"configuration says {narrow_window or 'all'}: report this as a bug of "
+                "agent-pipeline."
+            )
+    return narrow_window
+
+
+def _drop_wide_window(window: int | None, layout: Layout) -> int | None:
+    """Return a window, or None if every path of the layout fits into the window."""
+    return None if not window or window >= layout.longest_path else window
 
 
 def _attend_by_kernel(
@@ -162,6 +124,7 @@ def _attend_by_kernel(
     layout: Layout,
     scale: float,
     dropout: float = 0.0,
+    window: int | None = None,
 ) -> "torch.Tensor":
     """Return the attention output for the queries of a run, computed by PyTorch's fused kernels.
 
@@ -172,6 +135,7 @@ def _attend_by_kernel(
         layout: The layout of the tree.
         scale: The factor of the scores.
         dropout: The share of weights that is dropped.
+        window: How many tokens a query sees; None if it sees all tokens of its path.
 
     Returns:
         The output, (1, heads, length, value size).
@@ -183,7 +147,8 @@ def _attend_by_kernel(
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     # Without a mask, the kernel computes no masked pairs.
-    mask = layout.mask(length, above, query) if above else None
+    has_mask = above > 0 or (window is not None and window < length)
+    mask = layout.mask(length, above, query, window) if has_mask else None
     return scaled_dot_product_attention(
         query, key, value, mask, dropout, is_causal=mask is None, scale=scale
     )
@@ -195,6 +160,7 @@ def _attend_by_products(
     value: "torch.Tensor",
     layout: Layout,
     scale: float,
+    window: int | None = None,
 ) -> "torch.Tensor":
     """Return the attention output for the queries of a run, computed by matrix products.
 
@@ -210,7 +176,7 @@ def _attend_by_products(
     import torch
 
     with torch.autocast(query.device.type, enabled=False):  # it would round what is float32 here
-        output: torch.Tensor = _run_attention().apply(query, key, value, layout, scale)
+        output: torch.Tensor = _run_attention().apply(query, key, value, layout, scale, window)
         return output
 
 
@@ -230,28 +196,42 @@ class _QueryBlock:
     rows: "torch.Tensor"
 
 
-def _split_queries(queries: "torch.Tensor", keys: "torch.Tensor") -> Iterator[_QueryBlock]:
+def _split_queries(
+    queries: "torch.Tensor", keys: "torch.Tensor", window: int | None
+) -> Iterator[_QueryBlock]:
     """Split the queries of a run into blocks of `QUERIES`.
 
     Args:
         queries: The queries, (key heads, heads per key, length, size).
         keys: The keys, (key heads, above + length, size).
+        window: How many tokens a query sees; None if it sees all tokens of its path.
     """
     length = queries.shape[2]
     above = keys.shape[1] - length
     for begin in range(0, length, QUERIES):
         block = slice(begin, min(begin + QUERIES, length))
-        yield _QueryBlock(block, slice(0, above + block.stop), queries[:, :, block].flatten(1, 2))
+        first_key = 0 if window is None else max(0, above + begin - window + 1)
+        seen = slice(first_key, above + block.stop)
+        yield _QueryBlock(block, seen, queries[:, :, block].flatten(1, 2))
 
 
 def _masked_scores(
-    rows: "torch.Tensor", keys: "torch.Tensor", query_count: int, layout: Layout
+    rows: "torch.Tensor",
+    keys: "torch.Tensor",
+    query_count: int,
+    layout: Layout,
+    window: int | None,
 ) -> "torch.Tensor":
     """Return the attention scores of a block's queries.
 
     The last `query_count` keys belong to the queries themselves.
     """
     scores = rows @ keys.transpose(1, 2)
+    key_count = keys.shape[1]
+    if window is not None and key_count > window:
+        scores_by_query = scores.unflatten(1, (-1, query_count))
+        scores_by_query += layout.mask(query_count, key_count - query_count, scores, window)
+        return scores
     own_scores = scores.unflatten(1, (-1, query_count))[..., -query_count:]
     own_scores += layout.mask(query_count, 0, scores)
     return scores
@@ -275,16 +255,20 @@ def _run_attention() -> "type[torch.autograd.Function]":
             value: "torch.Tensor",
             layout: Layout,
             scale: float,
+            window: int | None,
         ) -> "torch.Tensor":
             queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)), key[0], value[0]
             # In some models values are shorter than keys.
             output = queries.new_empty(*queries.shape[:3], values.shape[2])
-            keeps_weights = layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES
+            weight_bytes = layout.count_pairs(window) * query.shape[1] * queries.itemsize
+            keeps_weights = weight_bytes <= KEPT_BYTES
             kept: list[torch.Tensor] = []
             exact_keys = keys.float()
-            for block in _split_queries(queries.float() * scale, keys):
+            for block in _split_queries(queries.float() * scale, keys, window):
                 query_count = block.queries.stop - block.queries.start
-                scores = _masked_scores(block.rows, exact_keys[:, block.keys], query_count, layout)
+                scores = _masked_scores(
+                    block.rows, exact_keys[:, block.keys], query_count, layout, window
+                )
                 weights = scores.softmax(-1)
                 if not keeps_weights:
                     # The logarithm of the softmax's denominator, from the largest weight.
@@ -297,7 +281,8 @@ def _run_attention() -> "type[torch.autograd.Function]":
                 if keeps_weights:
                     kept.append(weights)
             ctx.save_for_backward(queries, keys, values, output, *kept)
-            ctx.layout, ctx.scale, ctx.keeps_weights = layout, scale, keeps_weights
+            ctx.layout, ctx.scale, ctx.window = layout, scale, window
+            ctx.keeps_weights = keeps_weights
             return output.flatten(0, 1)[None]
 
         @staticmethod
@@ -310,7 +295,8 @@ def _run_attention() -> "type[torch.autograd.Function]":
             key_gradient = torch.zeros_like(keys, dtype=torch.float32)
             value_gradient = torch.zeros_like(values, dtype=torch.float32)
             exact_keys, exact_values = keys.float(), values.float()
-            for block, kept_part in zip(_split_queries(queries, keys), kept, strict=True):
+            blocks = _split_queries(queries, keys, ctx.window)
+            for block, kept_part in zip(blocks, kept, strict=True):
                 weights = kept_part
                 if not ctx.keeps_weights:
                     query_count = block.queries.stop - block.queries.start
@@ -319,6 +305,7 @@ def _run_attention() -> "type[torch.autograd.Function]":
                         exact_keys[:, block.keys],
                         query_count,
                         ctx.layout,
+                        ctx.window,
                     )
                     weights = scores.sub_(kept_part).exp_().to(values.dtype)
                 output_gradient = gradient[:, :, block.queries].flatten(1, 2)
@@ -338,6 +325,7 @@ def _run_attention() -> "type[torch.autograd.Function]":
                 query_gradient.flatten(0, 1)[None],
                 key_gradient.to(keys.dtype)[None],
                 value_gradient.to(values.dtype)[None],
+                None,
                 None,
                 None,
             )

@@ -12,28 +12,22 @@ The trainer that uses this loss belongs to `training.trainers`, the layout of at
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
-from agent_pipeline.engine.prefix_tree import NodeCount, PrefixTree, build_prefix_tree, pad_tree
-from agent_pipeline.engine.scoring import cached_rows, supports_tree_attention
-from agent_pipeline.engine.tree_attention import Layout, attend_along_trees, lay_out
-from agent_pipeline.errors import ModelError
+from agent_pipeline.engine.prefix_tree import MAX_NODES, PrefixTree, pad_tree, trees_of_step
+from agent_pipeline.engine.scoring import cached_rows, without_adapter
+from agent_pipeline.engine.tree_layout import Layout, lay_out
+from agent_pipeline.engine.tree_pass import OutputHead, read_tree
+from agent_pipeline.engine.tree_support import explain_row_by_row
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-MAX_NODES = 4096
-"""Maximum number of nodes per tree if the backward pass recomputes activations.
-
-A step with more nodes is split into several trees.
-"""
 
 HEAD_ROWS = 512
 """Number of trained positions whose logits are in memory at the same time. For 49,152 tokens, the
@@ -70,48 +64,6 @@ class TreeTensors(TypedDict):
     weights: "torch.Tensor"
     row_of: "torch.Tensor"
     place_of: "torch.Tensor"
-
-
-@dataclass(frozen=True)
-class TreeOfRows:
-    """A prefix tree, and the indices of the rows from which it was built."""
-
-    tree: PrefixTree
-    row_indices: list[int]
-
-
-def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[TreeOfRows]:
-    """Lay out the rows of one optimizer step as prefix trees of at most `max_nodes` nodes each.
-
-    A longer row becomes a tree of its own.
-    """
-    groups = group_units([[row] for row in rows], max_nodes)
-    return [
-        TreeOfRows(build_prefix_tree([rows[index] for index in group]), group) for group in groups
-    ]
-
-
-def group_units(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> list[list[int]]:
-    """Combine units (rows that must be in the same tree) into groups that each fit into one tree.
-
-    Units are sorted first, so that units with a long common prefix share a group. A unit that is
-    larger than `max_nodes` becomes a group of its own.
-
-    Returns:
-        The indices of the units in each group.
-    """
-    order = sorted(range(len(units)), key=lambda index: units[index][0].input_ids)
-    groups: list[list[int]] = []
-    node_count = NodeCount()
-    for index in order:
-        larger_count = node_count.with_rows(units[index])
-        if groups and larger_count.nodes <= max_nodes:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-            larger_count = NodeCount().with_rows(units[index])
-        node_count = larger_count
-    return groups
 
 
 def share_rows(rows: Sequence[Encoded], process_count: int) -> list[list[Encoded]]:
@@ -153,16 +105,28 @@ def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MA
 def trains_as_trees(
     model: "PreTrainedModel", rows: Sequence[Encoded], process_count: int = 1
 ) -> bool:
-    """Return whether training on trees gives exact results for this model.
+    """Return whether training on trees gives exact results for this model."""
+    return explain_no_trees(model, rows, process_count) is None
+
+
+def explain_no_trees(
+    model: "PreTrainedModel", rows: Sequence[Encoded], process_count: int = 1
+) -> str | None:
+    """Return why this model is trained row by row; None if it is trained on trees.
 
     Rows that share nothing are packed: their tree has several roots. If one process sees several
     GPUs, transformers splits each batch among them, and the rows of a step never meet.
+
+    Args:
+        model: The model. It can be on the meta device.
+        rows: The rows of a training run.
+        process_count: The number of processes.
     """
     import torch
 
     if process_count == 1 and torch.cuda.device_count() > 1:
-        return False
-    return supports_tree_attention(model, max(len(row.input_ids) for row in rows))
+        return "one process computes on several GPUs"
+    return explain_row_by_row(without_adapter(model), max(len(row.input_ids) for row in rows))
 
 
 def tree_tensors(tree: PrefixTree, device: str = "cpu") -> TreeTensors:
@@ -213,31 +177,13 @@ def token_losses(causal: "PreTrainedModel", tensors: TreeTensors) -> "torch.Tens
     """Return the negative log-likelihood in nats of each trained node of a tree, (n,).
 
     Raises:
-        ModelError: the model does not hand the layout to its attention.
+        ModelError: the model does not hand the layout to all of its layers.
     """
     import torch
 
-    body = getattr(causal, causal.base_model_prefix)
-    head = causal.get_output_embeddings()
-    layout = tensors["layout"]
-    attend_along_trees(causal)
-    # transformers uses a mask of four dimensions as it is. Without a mask, it makes one of all
-    # pairs of nodes, which nothing reads.
-    input_ids = tensors["input_ids"]
-    unused_mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-    output = body(
-        input_ids=input_ids,
-        position_ids=tensors["position_ids"],
-        attention_mask=unused_mask,
-        prefix_tree=layout,
-        use_cache=False,
-    )
-    if not layout.attended:
-        raise ModelError(
-            f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a "
-            "bug of agent-pipeline."
-        )
-    states = output.last_hidden_state[0].index_select(0, tensors["predictors"])
+    nodes = read_tree(causal, tensors["input_ids"], tensors["position_ids"], tensors["layout"])
+    head = OutputHead(causal)
+    states = nodes.index_select(0, tensors["predictors"])
     state_parts = states.split(HEAD_ROWS)
     target_parts = tensors["targets"].split(HEAD_ROWS)
     return torch.cat(
@@ -249,7 +195,7 @@ def token_losses(causal: "PreTrainedModel", tensors: TreeTensors) -> "torch.Tens
 
 
 def head_losses(
-    head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor"
+    head: OutputHead, states: "torch.Tensor", targets: "torch.Tensor"
 ) -> "torch.Tensor":
     """Return the cross-entropy of `head(states)` against each target, without storing all logits.
 
@@ -293,7 +239,7 @@ def _frozen_head_losses() -> "type[torch.autograd.Function]":
 
         @staticmethod
         def forward(
-            ctx: Any, states: "torch.Tensor", head: "torch.nn.Module", targets: "torch.Tensor"
+            ctx: Any, states: "torch.Tensor", head: OutputHead, targets: "torch.Tensor"
         ) -> "torch.Tensor":
             with torch.enable_grad():
                 leaf = states.detach().requires_grad_()

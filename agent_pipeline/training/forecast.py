@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.tree_loss import HEAD_ROWS, MAX_NODES, trains_as_trees
+from agent_pipeline.engine.prefix_tree import MAX_NODES
+from agent_pipeline.engine.tree_loss import HEAD_ROWS, trains_as_trees
 from agent_pipeline.errors import ModelError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.device import Device

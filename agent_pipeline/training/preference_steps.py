@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from agent_pipeline.engine.prefix_tree import build_prefix_tree
+from agent_pipeline.engine.scoring import without_adapter
+from agent_pipeline.engine.tree_support import explain_row_by_row
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.tokenization.encoding import Counted
@@ -148,6 +151,7 @@ def _build_trainer(
         trained_rows = [
             row for example in examples for row in example.rows[: objective.trained_rows]
         ]
+        longest = max(len(row.input_ids) for example in examples for row in example.rows)
         ranking = None
         if heldout_examples:
             log_probs = compute_log_probs(trainer.model, heldout_examples)
@@ -155,6 +159,7 @@ def _build_trainer(
         return msgspec.structs.replace(
             report,
             row_ids=[example.row_id for example in examples],
+            row_by_row=explain_row_by_row(without_adapter(trainer.model), longest) or UNSET,
             kinds={kind: {"rows": count} for kind, count in sorted(rows_by_kind.items())},
             **count_tokens(trained_rows),
             heldout=ranking,

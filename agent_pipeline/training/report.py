@@ -144,6 +144,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
         versions: The versions of the libraries.
         rows: The counts of rows: in, trained, and left out by reason.
         kernels: The package whose layers the model had on a GPU.
+        row_by_row: Why the rows were trained one by one, and not as trees of prefixes.
         replay: The counts of replayed rows.
         rehearsed: The number of the base model's own answers.
         variation: The counts of varied rows; only of supervised fine-tuning with varied rows.
@@ -179,6 +180,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     rows: dict[str, Any] = {}
     kernels: str | UnsetType = UNSET
+    row_by_row: str | UnsetType = UNSET
     replay: dict[str, Any] | UnsetType = UNSET
     rehearsed: int | UnsetType = UNSET
     variation: VariationReport | UnsetType = UNSET

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import UNSET
 
 from agent_pipeline.engine.scoring import average_losses, compute_losses
+from agent_pipeline.engine.tree_loss import explain_no_trees
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import TRAINING_REPORT, ChatRenderer, load_renderer
@@ -170,6 +171,7 @@ def train_adapter(
         identity=sft_input.identity,
         rows=new.counts,
         kernels=kernels or UNSET,
+        row_by_row=explain_no_trees(trained.model, job.all_rows, config.processes) or UNSET,
         replay=replayed.counts if sft_input.replayed else UNSET,
         rehearsed=len(rehearsed) if sft_input.rehearsal else UNSET,
         variation=describe_variation(varied, joined),

@@ -7,9 +7,12 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Trainer
 
 from agent_pipeline._compat.transformers import (
+    attends_by_interface,
     attention_name,
     cache_argument,
     current_sdpa,
+    follow_layout,
+    looks_up_functions,
     original_sdpa,
     preallocated_cache,
     render_jinja,
@@ -130,3 +133,51 @@ def test_an_empty_conversation_is_rendered():
     assert render_jinja("{{ bos }}{% for m in messages %}{{ m }}{% endfor %}", []) == ""
     text = render_jinja("{{ bos }}|{{ tools }}", [], None, special_tokens={"bos": "<s>"})
     assert text == "<s>|None"
+
+
+def test_follow_layout():
+    """A layer calls the replacement of a function of its module, which may have no layout."""
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+    from transformers.models.lfm2 import modeling_lfm2
+
+    torch.manual_seed(0)
+    config = Lfm2Config(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        layer_types=["conv", "full_attention"],
+    )
+    lfm2, layouts = Lfm2ForCausalLM(config).eval(), []
+
+    def follow(original, layout, *args, **options):
+        layouts.append(layout)
+        return original(*args, **options)
+
+    layer_class = type(lfm2.model.layers[0].conv)
+    assert looks_up_functions(layer_class, ["causal_conv1d_fn"])
+    assert not looks_up_functions(layer_class, ["mamba2_chunk_scan"])
+    function = inspect.unwrap(modeling_lfm2.causal_conv1d_fn)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(modeling_lfm2, "causal_conv1d_fn", function)
+        expected = lfm2(IDS).logits
+        follow_layout(layer_class, "causal_conv1d_fn", follow)
+        replacement = modeling_lfm2.causal_conv1d_fn
+        follow_layout(layer_class, "causal_conv1d_fn", follow)
+        assert modeling_lfm2.causal_conv1d_fn is replacement
+        assert torch.equal(lfm2(IDS).logits, expected) and not layouts
+        assert torch.equal(lfm2(IDS, prefix_tree="layout").logits, expected)
+    assert layouts == ["layout"]
+
+
+def test_attends_by_interface(model):
+    """Qwen3.5 still does not say that its attention goes through the table of functions."""
+    from transformers import Qwen3_5TextConfig
+    from transformers.models.qwen3_5 import Qwen3_5ForCausalLM
+
+    with torch.device("meta"):
+        qwen = Qwen3_5ForCausalLM(Qwen3_5TextConfig(num_hidden_layers=4, hidden_size=64))
+    assert attends_by_interface(model)
+    assert not qwen.is_backend_compatible() and attends_by_interface(qwen)

@@ -270,7 +270,7 @@ def test_a_tree_is_padded_to_a_graph_that_is_there_unless_that_is_much_larger(ca
 
 def test_a_model_that_drops_values_chooses_experts_or_computes_again_has_no_graphs(model):
     assert not cuda_graphs.supports_graphs(model)  # a CPU
-    names = ("named_modules", "get_output_embeddings")
+    names = ("named_modules", "get_output_embeddings", "config")
     on_a_gpu = {name: getattr(model, name) for name in names} | {
         "device": torch.device("cuda"),
         "is_gradient_checkpointing": False,

@@ -16,6 +16,7 @@ from agent_pipeline.engine.scoring import (
     compute_losses_of_base,
 )
 from agent_pipeline.engine.tree_loss import row_log_probs, tree_tensors
+from agent_pipeline.engine.tree_support import supports_passes
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.loss_masks import Encoded, encode_conversation
@@ -152,7 +153,7 @@ LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "takes_trees"),
+    ("name", "more", "takes_passes"),
     [
         ("llama", {}, True),
         ("llama", {"attn_implementation": "eager"}, True),
@@ -173,7 +174,7 @@ LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
             False,
         ),
-        ("granite", {"logits_scaling": 8.0}, False),
+        ("granite", {"logits_scaling": 8.0}, True),
         ("falcon", {"alibi": True, "head_dim": None}, False),
         ("mamba", {"head_dim": None}, False),
         (
@@ -184,17 +185,14 @@ LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
     ],
 )
 def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(
-    monkeypatch, name, more, takes_trees
+    monkeypatch, name, more, takes_passes
 ):
     monkeypatch.setattr(scoring, "CPU_NODES", 37)
     model, rows = tiny(name, **more), agents_rows()
     ours = compute_losses(model, rows)
     assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
-    assert (
-        scoring.supports_tree_attention(model, max(len(row.input_ids) for row in rows))
-        == takes_trees
-    )
-    if takes_trees:  # as training sees them
+    assert supports_passes(model, max(len(row.input_ids) for row in rows)) == takes_passes
+    if takes_passes:  # as training sees them
         log_probs = row_log_probs(model, tree_tensors(build_prefix_tree(rows)), len(rows)).tolist()
         assert log_probs == pytest.approx(
             [-row.loss * row.trained_tokens for row in ours], rel=1e-4

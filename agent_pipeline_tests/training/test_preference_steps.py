@@ -176,7 +176,8 @@ def test_loss_and_gradients_are_those_of_trl(
     from datasets import Dataset
     from transformers import TrainingArguments
 
-    monkeypatch.setattr(trainers, "supports_tree_attention", lambda *_: as_trees)
+    reason = None if as_trees else "a test"
+    monkeypatch.setattr(trainers, "explain_row_by_row", lambda *_: reason)
     encode, objective = (
         (encode_pairs, Dpo(0.1, 0.2)) if method == "dpo" else (encode_sessions, Kto(0.1))
     )

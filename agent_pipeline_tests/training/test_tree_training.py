@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agent_pipeline.engine import tree_attention, tree_loss
+from agent_pipeline.engine import prefix_tree, tree_attention, tree_layout, tree_loss
 from agent_pipeline.engine.prefix_tree import build_prefix_tree, pad_tree
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
@@ -45,7 +45,7 @@ def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
 
 @pytest.mark.parametrize(
     ("max_nodes", "frozen_head", "recomputed"),
-    [(tree_loss.MAX_NODES, False, False), (300, True, False), (1, False, True)],
+    [(prefix_tree.MAX_NODES, False, False), (300, True, False), (1, False, True)],
 )
 def test_the_gradients_of_a_step_are_those_of_its_rows(
     tiny_base, rows, max_nodes, frozen_head, recomputed, monkeypatch
@@ -59,7 +59,9 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
     expected = gradients_row_by_row(model, rows)
     model.zero_grad()
     monkeypatch.setattr(tree_loss, "HEAD_ROWS", 7)
-    trees = [tree_loss.tree_tensors(each.tree) for each in tree_loss.trees_of_step(rows, max_nodes)]
+    trees = [
+        tree_loss.tree_tensors(each.tree) for each in prefix_tree.trees_of_step(rows, max_nodes)
+    ]
     total = sum(each["weights"].sum() for each in trees)
     assert float(total) == pytest.approx(sum(sum(each.trained) for each in rows))
     for each in trees:
@@ -120,7 +122,7 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_with_little_paddin
         tree_loss.trains_as_trees(model, alone)
         and json.dumps(tree_loss.shared_fraction(alone, 3)) == "1.0"
     )
-    (group,) = tree_loss.trees_of_step(alone)
+    (group,) = prefix_tree.trees_of_step(alone)
     tensors = tree_loss.tree_tensors(group.tree)
     tokens = sum(len(each.input_ids) for each in alone)
     assert tokens <= tensors["input_ids"].numel() < tokens + tree_loss.UNIT
@@ -151,7 +153,7 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
     ]
     outcome = {}
     for attention in (tree_attention._attend_by_kernel, tree_attention._attend_by_products):
-        output = attention(*given, tree_attention.Layout([13], [[]]), 0.3)
+        output = attention(*given, tree_layout.Layout([13], [[]]), 0.3)
         outcome[attention] = [output, *torch.autograd.grad((output.float() ** 2).sum(), given)]
     close = {"rtol": 1e-5, "atol": 1e-5} if of_type == "float32" else {"rtol": 0.05, "atol": 0.05}
     for one, other in zip(*outcome.values(), strict=True):
@@ -196,7 +198,7 @@ def test_padding_is_a_row_of_its_own_that_trains_nothing(unit):
         tree_of_unit.trained is given.trained
         and (tree_of_unit.parents[:nodes] == given.parents).all()
     )
-    layout = tree_attention.lay_out(tree_of_unit)
+    layout = tree_layout.lay_out(tree_of_unit)
     assert sum(layout.run_lengths) == len(tree_of_unit.tokens)
     if nodes % unit:
         assert layout.run_lengths[-1] == -nodes % unit and layout.ancestors[-1] == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from agent_pipeline.datasets.variation import Variation, vary_rows
-from agent_pipeline.engine import tree_loss
+from agent_pipeline.engine import prefix_tree, tree_loss
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
@@ -75,7 +75,7 @@ def test_the_gradients_of_varied_rows_are_those_of_the_rows_one_by_one(tiny_base
     model.zero_grad()
     trees = [
         tree_loss.tree_tensors(group.tree)
-        for group in tree_loss.trees_of_step(encoded, tree_loss.MAX_NODES)
+        for group in prefix_tree.trees_of_step(encoded, prefix_tree.MAX_NODES)
     ]
     total = sum(tree["weights"].sum() for tree in trees)
     for tree in trees:

@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_pipeline._compat.trl import add_trained_tokens, count_trained_tokens, disable_dropout
 from agent_pipeline.engine.packed_linear import speed_up_linear_modules
-from agent_pipeline.engine.prefix_tree import build_prefix_tree
-from agent_pipeline.engine.scoring import (
-    compute_losses,
-    supports_tree_attention,
-    trained_logits,
-    without_adapter,
-)
-from agent_pipeline.engine.tree_loss import group_units, move_tensors, row_log_probs, tree_tensors
+from agent_pipeline.engine.prefix_tree import build_prefix_tree, group_units
+from agent_pipeline.engine.scoring import compute_losses, trained_logits, without_adapter
+from agent_pipeline.engine.tree_loss import move_tensors, row_log_probs, tree_tensors
+from agent_pipeline.engine.tree_support import explain_row_by_row
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -263,7 +259,7 @@ def build_preference_trainer(
         )
     causal = without_adapter(model)
     longest = max(len(row.input_ids) for example in examples for row in example.rows)
-    as_trees = supports_tree_attention(causal, longest)
+    as_trees = explain_row_by_row(causal, longest) is None
     arguments.remove_unused_columns = False
 
     class PreferenceTrainer(Trainer):

@@ -20,16 +20,16 @@ from agent_pipeline._compat.transformers import set_sampler
 from agent_pipeline._compat.trl import add_trained_tokens
 from agent_pipeline.engine.cuda_graphs import CudaGraphs, supports_graphs
 from agent_pipeline.engine.packed_linear import speed_up_linear_modules
+from agent_pipeline.engine.prefix_tree import MAX_NODES, trees_of_step
 from agent_pipeline.engine.scoring import without_adapter
 from agent_pipeline.engine.tree_loss import (
-    MAX_NODES,
     TreeTensors,
+    explain_no_trees,
     move_tensors,
     share_rows,
     trains_as_trees,
     tree_loss,
     tree_tensors,
-    trees_of_step,
 )
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.device import Device
@@ -107,9 +107,10 @@ def build_trainer(
     config, rows = job.config, job.all_rows
     as_trees = trains_as_trees(model, rows, config.processes)
     if config.processes > 1 and not as_trees:
+        reason = explain_no_trees(model, rows, config.processes)
         raise SettingsError(
-            "The setting `processes` is above 1, but one process trains this model row by row: "
-            "set `processes` to 1."
+            "The setting `processes` is above 1, but one process trains this model row by row, "
+            f"because {reason}: set `processes` to 1."
         )
     longest = max(len(row.input_ids) for row in rows)
     pass_tokens = config.per_device_train_batch_size * longest
