@@ -152,10 +152,10 @@ class Layout:
                     for index in runs_above
                 ]
                 path = np.concatenate([np.full(tokens, nothing), *above])
-                own = np.arange(ends[run] - self.run_lengths[run], ends[run])
-                columns += [path[len(path) - tokens :], own]
-                own_columns.append(column_count + tokens + np.arange(len(own)))
-                column_count += tokens + len(own)
+                run_nodes = np.arange(ends[run] - self.run_lengths[run], ends[run])
+                columns += [path[len(path) - tokens :], run_nodes]
+                own_columns.append(column_count + tokens + np.arange(len(run_nodes)))
+                column_count += tokens + len(run_nodes)
             self._histories[tokens] = PathHistory(
                 torch.from_numpy(np.concatenate(columns)).to(device),
                 torch.from_numpy(np.concatenate(own_columns)).to(device),

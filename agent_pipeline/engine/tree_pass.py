@@ -86,4 +86,4 @@ class OutputHead:
 
     def parameters(self) -> "Iterator[torch.nn.Parameter]":
         """Yield the weights of the head."""
-        return self._module.parameters()
+        yield from self._module.parameters()

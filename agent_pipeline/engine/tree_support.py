@@ -104,7 +104,7 @@ def _is_head_known(config: "PreTrainedConfig") -> bool:
     if getattr(config, "logit_scale", None):
         return False
     # HyperCLOVA X multiplies where Granite divides.
-    is_granite = config.model_type.startswith("granite")
+    is_granite = str(config.model_type).startswith("granite")
     return is_granite or not getattr(config, "logits_scaling", None)
 
 
@@ -144,7 +144,7 @@ def _looks_recurrent(module: "torch.nn.Module") -> bool:
         return False
     width = module.kernel_size[0]
     is_depthwise = module.groups == module.in_channels > 1
-    return is_depthwise and width > 1 and module.padding[0] == width - 1
+    return bool(is_depthwise and width > 1 and module.padding[0] == width - 1)
 
 
 def expected_computations(causal: "PreTrainedModel") -> Counter[str]:
