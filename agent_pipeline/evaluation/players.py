@@ -75,7 +75,7 @@ def model_player(
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
         replies = [EpisodeReply(None)] * len(conversations)
         for conversation_index, tokens in zip(fitting, answers, strict=True):
-            text = renderer.decode(tokens)
+            text = renderer.decode_reply(tokens, conversations[conversation_index].tools)
             cut = "length" if len(tokens) == max_new_tokens else None
             replies[conversation_index] = EpisodeReply(
                 message_of(text, conversations[conversation_index].tools),

@@ -18,7 +18,7 @@ from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.worlds import World, hash_world_source, load_world
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import FAMILIES
-from agent_pipeline.sessions.session import Message, ToolCall
+from agent_pipeline.sessions.session import Message, Tool, ToolCall
 from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
 from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sampler
 
@@ -86,7 +86,7 @@ def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[l
         prompts = [renderer.prompt_ids(row["prompt"], row["tools"]) for row in rows]
         played = []
         for row, prompt, written in zip(rows, prompts, sample(prompts), strict=True):
-            text, ended = _text(renderer, written)
+            text, ended = _text(renderer, written, row["tools"])
             reward = turn_reward(by_id[row["row_id"]], text, not ended, harm_penalty)
             played.append(
                 Rollout(
@@ -270,7 +270,7 @@ class _Writer:
         self, conversation: Conversation, context: list[int], written: list[int]
     ) -> EpisodeReply:
         self._after[conversation.number] += [(token, True) for token in written]
-        text, ended = _text(self._renderer, written)
+        text, ended = _text(self._renderer, written, conversation.tools)
         if not ended:
             return EpisodeReply(None, len(context), len(written), "length")
         message = message_of(text, conversation.tools)
@@ -322,8 +322,10 @@ def _with_ending(turn: Message, end: str) -> Message:
     return {**turn, "tool_calls": [*calls[:-1], last]}
 
 
-def _text(renderer: ChatRenderer, written: list[int]) -> tuple[str, bool]:
+def _text(
+    renderer: ChatRenderer, written: list[int], tools: Sequence[Tool] | None
+) -> tuple[str, bool]:
     """Return the generated text without its stop token, and whether it had a stop token."""
     ended = bool(written) and written[-1] in renderer.stop_ids
-    text = renderer.decode(written[:-1] if ended else written)
+    text = renderer.decode_reply(written[:-1] if ended else written, tools)
     return text, ended

@@ -26,7 +26,7 @@ from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import Device, fast_device, probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import THOUGHT, Message
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_row
 from agent_pipeline.tokenization.loss_masks import Encoded
 
@@ -296,7 +296,7 @@ class TurnAnswerer:
     ) -> list[TurnAnswer]:
         return [
             TurnAnswer(
-                self.text(answer.tokens),
+                self.text(answer.tokens, question.sample.tools),
                 answer.cut and question.too_tight,
                 answer.verified,
                 answer.cut,
@@ -304,9 +304,9 @@ class TurnAnswerer:
             for question, answer in zip(questions, written, strict=True)
         ]
 
-    def text(self, tokens: list[int]) -> str:
+    def text(self, tokens: list[int], tools: list[Tool]) -> str:
         """Return generated tokens as text, including special tokens."""
-        return self.renderer.decode(tokens)
+        return self.renderer.decode_reply(tokens, tools)
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
         """Return the greedy answer at each turn, or None for a turn that does not fit or cannot be

@@ -392,7 +392,12 @@ def export_whole(
     if LORA not in loaded or LORA in failed:
         best = min(set(files) - set(failed) or files, key=sizes.__getitem__)
     ends = renderer.template.stops if renderer else ()
-    family = find_family(ends, model.config.model_type)
+    family = find_family(
+        ends,
+        model.config.model_type,
+        model.config.architectures or (),
+        renderer.template.jinja if renderer else "",
+    )
     fallback = library_template(family.ollama_base) if family and not renderer else None
     template = "gguf" if renderer else None
     if fallback:

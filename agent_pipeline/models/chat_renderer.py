@@ -6,6 +6,7 @@ a tokenizer. How a template is chosen belongs in `chat_templates`, how a templat
 `rendering`, and which tokens are trained in `tokenization`.
 """
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,12 @@ from agent_pipeline.models.special_tokens import (
     special_tokens,
     tokenize,
 )
-from agent_pipeline.models.template_probe import cut_after_stop_token
+from agent_pipeline.models.template_probe import (
+    CALL_INDEX,
+    SENTINEL,
+    cut_after_stop_token,
+    parse_with_tokenizer,
+)
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys, list_calls
 
 if TYPE_CHECKING:
@@ -42,7 +48,8 @@ Value = TypeVar("Value")
 class ChatRenderer:
     """A tokenizer, and the chat template with which its model is trained and served.
 
-    The tokenizer's own `chat_template` is set to the template, so that both are saved together.
+    The tokenizer's own `chat_template` is set to the template, so that both are saved together. A
+    `response_template` belongs to the model's own template, and is removed with it.
 
     Attributes:
         tokenizer: The tokenizer.
@@ -53,6 +60,8 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self.template = template
         tokenizer.chat_template = template.jinja
+        if template.origin != "model" and getattr(tokenizer, "response_template", None):
+            tokenizer.response_template = None
 
     @cached_property
     def special_tokens(self) -> set[str]:
@@ -209,8 +218,32 @@ class ChatRenderer:
         return start + len(thought) + len(closing) if start >= 0 else 0
 
     def parse_reply(self, text: str, tools: Sequence[Tool] | None) -> ParsedReply:
-        """Parse a generated text into tool calls and words."""
-        return parse_reply(text, tools)
+        """Parse a generated text, without its stop token, into tool calls and words."""
+        if self.template.reply_parser == "ours":
+            return parse_reply(text, tools)
+        prompt = self.render(SENTINEL[:CALL_INDEX], None, add_generation_prompt=True)
+        return parse_with_tokenizer(self.tokenizer, prompt, text + self.template.stops[0], tools)
+
+    def decode_reply(self, ids: Sequence[int], tools: Sequence[Tool] | None) -> str:
+        """Decode generated tokens as a text that `families.parse_reply` can read.
+
+        If only the tokenizer's `response_template` describes how the model writes its calls, the
+        calls are rewritten in the notation of our own template. A call that cannot be parsed stays
+        a call that cannot be parsed.
+
+        Args:
+            ids: The tokens of a turn, without its stop token.
+            tools: The tools of the conversation.
+        """
+        text = self.decode(ids)
+        if self.template.reply_parser == "ours":
+            return text
+        reply = self.parse_reply(text, tools)
+        if reply.invalid:
+            return f"<tool_call>\n{text}"
+        calls = [{"name": call.name, "arguments": call.arguments} for call in reply.calls]
+        parts = [reply.text, *(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)]
+        return "\n".join(part for part in parts if part)
 
 
 def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:

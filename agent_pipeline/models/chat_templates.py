@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.json_types import JsonValue
-from agent_pipeline.models.families import FAMILIES, write_hermes_template
+from agent_pipeline.models.families import FAMILIES, find_family, write_hermes_template
 from agent_pipeline.models.rendering import ArgumentsAs
 from agent_pipeline.models.special_tokens import special_tokens
 from agent_pipeline.models.template_adjustments import adjust_template
-from agent_pipeline.models.template_probe import ProbeResult, probe_template
+from agent_pipeline.models.template_probe import ProbeResult, ReplyParser, probe_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,6 +37,7 @@ class ChatTemplate:
         prefix_preserving: As in `ProbeResult`. If it is False, each turn is a training row.
         reasoning: As in `ProbeResult`.
         sorts_tools: As in `ProbeResult`.
+        reply_parser: As in `ProbeResult`.
     """
 
     jinja: str
@@ -47,6 +48,7 @@ class ChatTemplate:
     prefix_preserving: bool = True
     reasoning: tuple[str, str] | None = None
     sorts_tools: bool = False
+    reply_parser: ReplyParser = "ours"
 
     def to_report(self) -> dict[str, JsonValue]:
         """Return the facts about the template for `training.json`, without the template's text."""
@@ -79,6 +81,7 @@ class _Candidate:
             result.prefix_preserving,
             result.reasoning,
             result.sorts_tools,
+            result.reply_parser,
         )
 
 
@@ -106,6 +109,8 @@ def choose_template(
         why = candidate.why
         if candidate.origin != "model":
             why = f"{why}, because the model's own template cannot be used ({refusals[0]})"
+        if result.reply_parser == "response_template":
+            why += "; transformers reads its replies, as the tokenizer's response_template says"
         if not result.prefix_preserving:
             why += "; it is not prefix-preserving, so each turn is a row"
         return candidate.with_facts(result, why)
@@ -159,7 +164,13 @@ def _candidates(
         if family.markers and vocabulary.issuperset(family.markers.tokens)
     ]
     # The markers that the model was made with come first.
-    families_with_markers.sort(key=lambda pair: pair[1].tokens[-1] not in (own_template or ""))
+    family = find_family(chat_template=own_template or "")
+    families_with_markers.sort(
+        key=lambda pair: (
+            family is None or family.name != pair[0],
+            pair[1].tokens[-1] not in (own_template or ""),
+        )
+    )
     for name, markers in families_with_markers:
         written_in = "ChatML" if name == "hermes" else f"the turn markers of {name}"
         why = f"our template in {written_in}"

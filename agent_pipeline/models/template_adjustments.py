@@ -17,6 +17,7 @@ from agent_pipeline.models.template_probe import (
     SENTINEL,
     SORTED_TOOLS,
     TOOL,
+    find_reply_parser,
     takes_text,
     writes_tools_sorted,
 )
@@ -39,6 +40,18 @@ _MESSAGE_CONTENT = re.compile(
 )
 _TRIMMED_CONTENT = (
     r"(CONTENT.rstrip(' \n\r\t') if message.tool_calls and CONTENT is string else CONTENT)"
+)
+_VALUE_MACRO = re.compile(
+    r"\{%-?\s*macro format_arg_value\(arg_value\)\s*-?%\}.*?\{%-?\s*endmacro\s*-?%\}", re.DOTALL
+)
+_ESCAPING_MACRO = (
+    "{%- macro format_arg_value(arg_value) -%}"
+    "{%- if arg_value is string -%}"
+    r"""{%- set text = arg_value | replace("\\", "\\\\") | replace("'", "\\'") -%}"""
+    r"""{{- "'" + (text | replace("\n", "\\n") | replace("\r", "\\r")) + "'" -}}"""
+    "{%- elif arg_value is mapping or arg_value is iterable -%}{{- arg_value | tojson -}}"
+    "{%- else -%}{{- arg_value | string -}}{%- endif -%}"
+    "{%- endmacro -%}"
 )
 _CALL_ARGUMENTS = r"(\w+(?:\.\w+|\['\w+'\])*(?:\.arguments|\['arguments'\]))"
 _ARGUMENTS_AS_JSON = re.compile(_CALL_ARGUMENTS + r"\s*\|\s*tojson(?:\(\))?(?!\()")
@@ -73,7 +86,12 @@ def adjust_template(
     """
     changes = ""
     adjusted = AdjustedTemplate(jinja)
-    adjustments = [pin_defaults, trim_words_before_calls, accept_text_arguments]
+    adjustments = [
+        pin_defaults,
+        trim_words_before_calls,
+        escape_quoted_arguments,
+        accept_text_arguments,
+    ]
     if not was_trained_with:
         # The order of the tools comes first, because `accept_text_arguments` reads the beginning.
         adjustments.insert(0, sort_tools)
@@ -166,6 +184,26 @@ def _render_words_before_call(tokenizer: "PreTrainedTokenizerBase", jinja: str, 
     ]
     with_words = render_template(tokenizer, jinja, "dict", messages, [TOOL])
     return with_words + render_template(tokenizer, jinja, "dict", SENTINEL, [TOOL])
+
+
+def escape_quoted_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Escape quotes and line breaks in the texts of calls that are written as Python (LFM2.5).
+
+    Without this change, nobody can read `search(query='it's new')`. The later revision of LFM2's
+    template escapes texts in the same way. A template that this change does not cure is returned
+    unchanged.
+    """
+    changed = _VALUE_MACRO.sub(lambda match: _ESCAPING_MACRO, jinja)
+    if changed == jinja:
+        return AdjustedTemplate(jinja)
+    try:
+        has_problem = find_reply_parser(tokenizer, jinja, "dict") is None
+        is_cured = has_problem and find_reply_parser(tokenizer, changed, "dict") is not None
+    except Exception:  # a template is a program: the probe reports what is wrong with it
+        return AdjustedTemplate(jinja)
+    if not is_cured:
+        return AdjustedTemplate(jinja)
+    return AdjustedTemplate(changed, "; quotes in the arguments of calls are escaped")
 
 
 def accept_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:

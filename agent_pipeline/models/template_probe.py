@@ -5,19 +5,23 @@ arguments twice (Qwen2.5, if it is given the API's strings). A model that is tra
 learns only what the template left. So a template is used only if it renders the sentinel
 conversation without a defect.
 
+The call that the template writes must also be read back, because a model that writes calls which
+nobody can read is of no use.
+
 What the probe finds is in `ProbeResult`. Which template is used belongs in `chat_templates`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from os.path import commonprefix
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from agent_pipeline.models.families import FAMILIES
+from agent_pipeline.models.families import FAMILIES, ParsedReply, parse_reply
 from agent_pipeline.models.rendering import ArgumentsAs, render_template
-from agent_pipeline.models.special_tokens import special_tokens
+from agent_pipeline.models.special_tokens import remove_marks, special_tokens
+from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline.sessions.session import FunctionCall, Message, Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -28,6 +32,18 @@ _ARGUMENTS = {
     "flag_q7": True,
     "path: q7": "C:\\, ",
 }
+
+_ARGUMENTS_TO_READ = {
+    "nested": {"list_q7": [1, 2.5, None, False], "text_q7": 'a "quoted" é'},
+    "flag_q7": True,
+    "path_q7": "C:\\, it's",
+}
+"""Arguments of the call that must be read back. Not every notation can write every key."""
+
+ReplyParser: TypeAlias = Literal["ours", "response_template"]
+"""The parser that reads the calls of a template: `parse_reply`, or that of transformers with the
+tokenizer's `response_template`.
+"""
 
 
 def _sentinel_call(arguments: str) -> Message:
@@ -107,6 +123,7 @@ class ProbeResult:
             and the message; None if the template shows no thoughts.
         sorts_tools: Whether the template writes the tools sorted by name, so that every order of a
             request's tools gives the same prompt.
+        reply_parser: The parser that reads the calls that the template writes.
     """
 
     defects: tuple[str, ...]
@@ -115,6 +132,7 @@ class ProbeResult:
     prefix_preserving: bool = True
     reasoning: tuple[str, str] | None = None
     sorts_tools: bool = False
+    reply_parser: ReplyParser = "ours"
 
 
 def probe_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> ProbeResult:
@@ -173,6 +191,8 @@ def _find_defects(
         yield "it drops tool calls"
     elif '\\"' in turn_with_call.replace('\\"quoted\\"', ""):
         yield "it encodes the arguments of tool calls twice"
+    elif find_reply_parser(tokenizer, jinja, arguments_as) is None:
+        yield "the tool calls that it writes cannot be read back"
 
 
 def _describe_template(
@@ -193,8 +213,70 @@ def _describe_template(
     # Rows that are whole conversations show no thoughts: their earlier turns would hold thoughts,
     # which no client sends back.
     reasoning = None if prefix_preserving else find_reasoning(tokenizer, jinja, arguments_as)
-    sorts_tools = writes_tools_sorted(tokenizer, jinja)
-    return ProbeResult((), arguments_as, tuple(stops), prefix_preserving, reasoning, sorts_tools)
+    return ProbeResult(
+        (),
+        arguments_as,
+        tuple(stops),
+        prefix_preserving,
+        reasoning,
+        writes_tools_sorted(tokenizer, jinja),
+        find_reply_parser(tokenizer, jinja, arguments_as) or "ours",
+    )
+
+
+def find_reply_parser(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> ReplyParser | None:
+    """Return the parser that reads a template's call without loss, or None if no parser does.
+
+    Our parser comes first: it reports a call that it cannot read, and keeps white space. The
+    parser of transformers reads the notations that only a `response_template` describes.
+    """
+    message = _sentinel_call(json.dumps(_ARGUMENTS_TO_READ))
+    prompt = render_template(
+        tokenizer, jinja, arguments_as, SENTINEL[:CALL_INDEX], [TOOL], add_generation_prompt=True
+    )
+    whole = render_template(
+        tokenizer, jinja, arguments_as, [*SENTINEL[:CALL_INDEX], message], [TOOL]
+    )
+    turn = remove_marks(cut_after_stop_token(tokenizer, whole.removeprefix(prompt)))
+    expected = (ParsedCall("tool_q7", _ARGUMENTS_TO_READ),)
+    words = turn.removesuffix(find_stop_token(tokenizer, turn) or "")
+    reply = parse_reply(words, [TOOL])
+    if reply.calls == expected and not reply.invalid:
+        return "ours"
+    if getattr(tokenizer, "response_template", None) is None:
+        return None
+    reply = parse_with_tokenizer(tokenizer, prompt, turn, [TOOL])
+    return "response_template" if reply.calls == expected and not reply.invalid else None
+
+
+def parse_with_tokenizer(
+    tokenizer: "PreTrainedTokenizerBase", prompt: str, text: str, tools: Sequence[Tool] | None
+) -> ParsedReply:
+    """Parse a generated text as the tokenizer's `response_template` describes it.
+
+    Args:
+        tokenizer: The tokenizer, which has a `response_template`.
+        prompt: The rendered text before the generated text.
+        text: The generated text with its stop token.
+        tools: The tools of the row.
+    """
+    plain_tools = [dict(tool) for tool in tools or ()]
+    try:
+        message = tokenizer.parse_response(text, prefix=prompt, tools=plain_tools)
+    except (ValueError, TypeError, KeyError):  # it has no error of its own for a broken call
+        return ParsedReply((), 1, text)
+    calls = []
+    invalid = 0
+    for tool_call in message.get("tool_calls") or ():
+        function = tool_call.get("function", tool_call)
+        name, arguments = function.get("name"), function.get("arguments") or {}
+        if isinstance(name, str) and isinstance(arguments, dict):
+            calls.append(ParsedCall(name, arguments))
+        else:
+            invalid += 1
+    return ParsedReply(tuple(calls), invalid, str(message.get("content") or "").strip())
 
 
 def writes_tools_sorted(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:

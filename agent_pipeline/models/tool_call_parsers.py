@@ -42,11 +42,13 @@ class FoundCalls:
 
     Attributes:
         calls_by_mark: The calls behind each mark of the notation.
-        words: The words outside the calls.
+        words: The words before the calls. Gemma 4 writes its words after the calls, too.
+        start: The position of the first mark in the text.
     """
 
     calls_by_mark: list[CallsOfMark]
     words: str
+    start: int = 0
 
 
 CallParser: TypeAlias = Callable[[str, ParameterSchemas], FoundCalls | None]
@@ -71,9 +73,55 @@ def parse_json_calls(text: str) -> CallsOfMark:
         return None
 
 
-def _parse_named_call(name: str, arguments: str) -> CallsOfMark:
-    """Return the call that has a given tool name and arguments as JSON text."""
-    return parse_json_calls(f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}')
+@dataclass(frozen=True)
+class _CallsAt:
+    """The calls that begin at a position of a text, and the position at which they end.
+
+    The end of calls that cannot be parsed is their beginning.
+    """
+
+    calls: CallsOfMark
+    end: int
+
+
+def _read_json_calls(text: str, start: int, closing: re.Pattern[str]) -> _CallsAt:
+    """Read the calls in the JSON that begins at a position, and the mark that must follow it.
+
+    A string in the JSON may contain any mark, so the JSON is read before its closing mark.
+
+    Args:
+        text: The text.
+        start: The position after the opening mark.
+        closing: The closing mark, with the white space around it.
+    """
+    value, end = _read_json(text, start)
+    closing_mark = closing.match(text, end) if end > start else None
+    if closing_mark is None:
+        return _CallsAt(None, start)
+    return _CallsAt(_calls_of_value(value), closing_mark.end())
+
+
+def _read_named_call(name: str, text: str, start: int, closing: re.Pattern[str]) -> _CallsAt:
+    """Read a call whose JSON contains only the arguments. As `_read_json_calls`."""
+    arguments, end = _read_json(text, start)
+    closing_mark = closing.match(text, end) if end > start else None
+    if closing_mark is None or not isinstance(arguments, dict):
+        return _CallsAt(None, start)
+    return _CallsAt([ParsedCall(name, arguments)], closing_mark.end())
+
+
+_BLANKS = re.compile(r"\s*")
+
+
+def _read_json(text: str, start: int) -> tuple[JsonValue, int]:
+    """Return the JSON value at a position and its end; the end is `start` if there is none."""
+    blanks = _BLANKS.match(text, start)
+    try:
+        value: JsonValue
+        value, end = json.JSONDecoder().raw_decode(text, blanks.end() if blanks else start)
+    except (ValueError, RecursionError):
+        return None, start
+    return value, end
 
 
 def _calls_of_value(value: JsonValue) -> CallsOfMark:
@@ -98,18 +146,19 @@ _QUOTED_CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]+`", re.DOTALL)
 _TAG = re.compile(r"<tool_call>\s*")
 _TAG_END = re.compile(r"\s*(?:</tool_call>|(?=<tool_call>)|$)")
 _TAGGED_BODY = re.compile(r"(.*?)\s*(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
-_XML_CALL = re.compile(r"<function=([^\n>]+)>(.*?)(?:</function>|$)", re.DOTALL)
-_XML_PARAMETER = re.compile(r"<parameter=([^\n>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_GLM_CALL = re.compile(r"([\w.-]+)\s*((?:<arg_key>.*?</arg_value>\s*)*)", re.DOTALL)
-_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class _TaggedCalls:
-    """The calls inside one tag, and the position in the text at which the tag ends."""
-
-    calls: CallsOfMark
-    end: int
+_XML_CALL = re.compile(r"\s*<function=([^\n>]+)>\s*")
+_XML_PARAMETER = re.compile(
+    r"<parameter=([^\n>]+)>\n?(.*?)\n?</parameter>\s*"
+    r"(?=<parameter=|</function>|</tool_call>|<tool_call>|$)",
+    re.DOTALL,
+)
+_XML_END = re.compile(r"(?:</function>|(?=</tool_call>)|$)\s*")
+_GLM_NAME = re.compile(r"\s*([\w.-]+)\s*")
+_GLM_ARGUMENT = re.compile(
+    r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*"
+    r"(?=<arg_key>|</tool_call>|<tool_call>|$)",
+    re.DOTALL,
+)
 
 
 def parse_tagged_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
@@ -118,54 +167,85 @@ def parse_tagged_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | Non
     JSON is written by Hermes and Qwen, XML by Qwen3-Coder and Qwen 3.5, keys and values by GLM 4.5.
     A tag in a code block or in a sentence is a quotation and calls nothing.
     """
-    quoted_ranges = [match.span() for match in _QUOTED_CODE.finditer(text)]
     calls_by_mark: list[CallsOfMark] = []
     first_call = len(text)
     position = 0
+    last_call_end = 0
     while tag := _TAG.search(text, position):
         position = tag.end()
-        if any(start < tag.start() < end for start, end in quoted_ranges):
+        if _is_quoted(text, last_call_end, tag.start()):
             continue
         tagged = _parse_tag(text, tag.end(), schemas)
-        position = tagged.end
         begins_line = not text[: tag.start()].rpartition("\n")[2].strip()
         next_character = text[tag.end() : tag.end() + 1]
+        position = tagged.end
         if tagged.calls or begins_line or next_character in ("{", "[", "<", ""):
             calls_by_mark.append(tagged.calls)
             first_call = min(first_call, tag.start())
-    return FoundCalls(calls_by_mark, text[:first_call]) if calls_by_mark else None
+            last_call_end = position
+    return FoundCalls(calls_by_mark, text[:first_call], first_call) if calls_by_mark else None
 
 
-def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _TaggedCalls:
-    """Parse the content of a tag from the position `start`.
+def _is_quoted(text: str, start: int, position: int) -> bool:
+    """Return whether a position is inside of code that is quoted in the words after `start`."""
+    return any(
+        match.start() < position < match.end() for match in _QUOTED_CODE.finditer(text, start)
+    )
 
-    A JSON string may contain the closing tag.
-    """
-    try:
-        value, value_end = json.JSONDecoder().raw_decode(text, start)
-        closing_tag = _TAG_END.match(text, value_end)
-        if closing_tag:
-            return _TaggedCalls(_calls_of_value(value), closing_tag.end())
-    except (ValueError, RecursionError):
-        pass
-    match = _TAGGED_BODY.match(text, start)
-    assert match is not None  # the pattern matches the empty text
-    body = match[1]
+
+def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt:
+    """Parse the content of a tag from the position `start`."""
+    tagged = _read_json_calls(text, start, _TAG_END)
+    if tagged.calls is None:
+        tagged = _read_xml_calls(text, start, schemas)
+    if tagged.calls is None:
+        tagged = _read_glm_call(text, start, schemas)
+    if tagged.calls is None:
+        body = _TAGGED_BODY.match(text, start)
+        return _CallsAt(None, body.end() if body else start)
+    return tagged
+
+
+def _read_xml_calls(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt:
+    """Read XML up to the end of a tag. What is not a parameter makes the calls invalid."""
     calls = []
-    for name, xml_arguments in _XML_CALL.findall(body):
-        arguments = {
-            key: _type_value(raw, schemas, name, key)
-            for key, raw in _XML_PARAMETER.findall(xml_arguments)
-        }
+    position = start
+    while head := _XML_CALL.match(text, position):
+        name = head[1]
+        position = head.end()
+        arguments: JsonObject = {}
+        while parameter := _XML_PARAMETER.match(text, position):
+            key = parameter[1]
+            if key in arguments:
+                return _CallsAt(None, start)
+            arguments[key] = _type_value(parameter[2], schemas, name, key)
+            position = parameter.end()
+        end = _XML_END.match(text, position)
+        if end is None:
+            return _CallsAt(None, start)
+        position = end.end()
         calls.append(ParsedCall(name, arguments))
-    glm_call = None if calls else _GLM_CALL.fullmatch(body)
-    if glm_call and (glm_call[2] or glm_call[1] in schemas):
-        arguments = {
-            key.strip(): _type_value(raw.strip(), schemas, glm_call[1], key.strip())
-            for key, raw in _GLM_ARGUMENT.findall(glm_call[2])
-        }
-        calls = [ParsedCall(glm_call[1], arguments)]
-    return _TaggedCalls(calls or None, match.end())
+    closing_tag = _TAG_END.match(text, position)
+    if not calls or closing_tag is None:
+        return _CallsAt(None, start)
+    return _CallsAt(calls, closing_tag.end())
+
+
+def _read_glm_call(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt:
+    """Read a name with keys and values up to the end of a tag."""
+    name = _GLM_NAME.match(text, start)
+    if name is None:
+        return _CallsAt(None, start)
+    position = name.end()
+    arguments: JsonObject = {}
+    while argument := _GLM_ARGUMENT.match(text, position):
+        key = argument[1].strip()
+        arguments[key] = _type_value(argument[2], schemas, name[1], key)
+        position = argument.end()
+    closing_tag = _TAG_END.match(text, position)
+    if closing_tag is None or not (arguments or name[1] in schemas):
+        return _CallsAt(None, start)
+    return _CallsAt([ParsedCall(name[1], arguments)], closing_tag.end())
 
 
 def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) -> object:
@@ -180,43 +260,83 @@ def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) 
         parameter: The name of the parameter.
     """
     schema = (schemas.get(tool, {}).get("properties") or {}).get(parameter) or {}
-    if schema.get("type") == "string":
+    types = _types_of_schema(schema)
+    if types and types <= {"string"}:
         return raw
-    choices = schema.get("enum")
-    if "type" not in schema and choices and all(isinstance(choice, str) for choice in choices):
-        return raw
+    words: dict[str, JsonValue] = {"True": True, "False": False, "None": None}
+    value: JsonValue
     try:
-        return json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError):
-        return {"True": True, "False": False, "None": None}.get(raw, raw)
+        value = words.get(raw, raw)
+    if "string" in types and _json_type(value) not in types:
+        return raw
+    return value
 
 
-_MISTRAL_NAMED_CALL = re.compile(
-    r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL
-)
+def _types_of_schema(schema: JsonValue) -> set[str]:
+    """Return the types that a schema allows; an empty set if the schema does not say.
+
+    Pydantic writes an optional text as `anyOf` of `string` and `null`. A list of texts to choose
+    from is a text.
+    """
+    if not isinstance(schema, dict):
+        return set()
+    declared = schema.get("type")
+    types = {declared} if isinstance(declared, str) else set()
+    if isinstance(declared, list):
+        types.update(name for name in declared if isinstance(name, str))
+    for union in ("anyOf", "oneOf"):
+        choices = schema.get(union)
+        for choice in choices if isinstance(choices, list) else []:
+            types |= _types_of_schema(choice)
+    values = schema.get("enum")
+    if not types and isinstance(values, list):
+        types = {_json_type(value) for value in values}
+    if schema.get("nullable") and types:
+        types.add("null")
+    return types | {"integer"} if "number" in types else types
+
+
+def _json_type(value: JsonValue) -> str:
+    """Return the name that JSON Schema gives to the type of a value."""
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return names.get(type(value), "object")
+
+
+_MISTRAL_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
+_MISTRAL_END = re.compile(r"\s*(?:(?=\[TOOL_CALLS\])|$)")
+_MISTRAL_MARK = "[TOOL_CALLS]"
 
 
 def parse_mistral_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
     """Parse `[TOOL_CALLS][{"name": …, "arguments": {…}}]` or `[TOOL_CALLS]name[ARGS]{…}`."""
-    words, *bodies = text.split("[TOOL_CALLS]")
-    if not bodies:
+    start = text.find(_MISTRAL_MARK)
+    if start < 0:
         return None
     calls_by_mark: list[CallsOfMark] = []
-    for body in bodies:
-        if not body.strip():
+    position = start
+    while position >= 0:
+        position += len(_MISTRAL_MARK)
+        if _MISTRAL_END.match(text, position):  # the mark is repeated, or the text ends
+            position = text.find(_MISTRAL_MARK, position)
             continue
-        named_call = _MISTRAL_NAMED_CALL.fullmatch(body)
-        if named_call:
-            calls_by_mark.append(_parse_named_call(named_call[1], named_call[2]))
+        name = _MISTRAL_NAME.match(text, position)
+        if name:
+            marked = _read_named_call(name[1], text, name.end(), _MISTRAL_END)
         else:
-            calls_by_mark.append(parse_json_calls(body))
-    return FoundCalls(calls_by_mark or [None], words)
+            marked = _read_json_calls(text, position, _MISTRAL_END)
+        calls_by_mark.append(marked.calls)
+        position = text.find(_MISTRAL_MARK, marked.end)
+    return FoundCalls(calls_by_mark or [None], text[:start], start)
 
 
 def parse_llama_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
     """Parse `<|python_tag|>{"name": …, "parameters": {…}}`, calls separated by semicolons."""
     words, mark, body = text.partition("<|python_tag|>")
-    return FoundCalls([parse_call_sequence(body)], words) if mark else None
+    return FoundCalls([parse_call_sequence(body)], words, len(words)) if mark else None
 
 
 def parse_call_sequence(text: str) -> CallsOfMark:
@@ -237,21 +357,25 @@ def parse_call_sequence(text: str) -> CallsOfMark:
     return calls or None
 
 
-_PHI_CALLS = re.compile(
-    r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|$)|^\s*functools\s*(?=\[)(.*)", re.DOTALL
-)
+_PHI_MARK = re.compile(r"<\|tool_call\|>|^\s*functools\s*(?=\[)")
+_PHI_END = re.compile(r"\s*(?:<\|/tool_call\|>|(?=<\|tool_call\|>)|$)\s*")
 
 
 def parse_phi_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse `<|tool_call|>[…]<|/tool_call|>` (Phi-4-mini, Granite), or `functools[…]`."""
-    matches = list(_PHI_CALLS.finditer(text))
-    if not matches:
-        return None
-    calls_by_mark = [parse_json_calls(match[1] or match[2] or "") for match in matches]
-    return FoundCalls(calls_by_mark, text[: matches[0].start()])
+    """Parse `<|tool_call|>[…]<|/tool_call|>` (Phi-4-mini, Granite 3), or `functools[…]`."""
+    first = mark = _PHI_MARK.search(text)
+    calls_by_mark: list[CallsOfMark] = []
+    while mark:
+        marked = _read_json_calls(text, mark.end(), _PHI_END)
+        calls_by_mark.append(marked.calls)
+        mark = _PHI_MARK.search(text, marked.end)
+    return FoundCalls(calls_by_mark, text[: first.start()], first.start()) if first else None
 
 
-_HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>")
+_HARMONY_MARK = re.compile(r"<\|(?:start|channel|message)\|>")
+_HARMONY_HEADER = re.compile(r"((?:(?!<\|message\|>).)*)<\|message\|>", re.DOTALL)
+_HARMONY_BODY = re.compile(r"(.*?)(?:<\|(?:end|call|return)\|>|(?=<\|start\|>)|$)", re.DOTALL)
+_HARMONY_CALL_END = re.compile(r"\s*(?:<\|(?:end|call|return)\|>|(?=<\|start\|>)|$)")
 _HARMONY_RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
@@ -261,25 +385,34 @@ def parse_harmony_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | No
     A message to `functions.name` is a call, the channel `analysis` is a thought, and all other
     messages are words.
     """
-    if "<|message|>" not in text:
+    first_mark = _HARMONY_MARK.search(text)
+    if first_mark is None or "<|message|>" not in text:
         return None
     calls_by_mark: list[CallsOfMark] = []
     words = []
-    for message in text.split("<|start|>"):
-        header, _, rest = message.partition("<|message|>")
-        body = _HARMONY_END.split(rest)[0]
-        recipient = _HARMONY_RECIPIENT.search(header)
+    position = 0
+    while header := _HARMONY_HEADER.match(text, position):
+        recipient = _HARMONY_RECIPIENT.search(header[1])
+        call = _CallsAt(None, header.end())
         if recipient:
-            calls_by_mark.append(_parse_named_call(recipient[1], body))
-        elif "<|channel|>analysis" not in header:
-            words.append(body)
-    return FoundCalls(calls_by_mark, "\n".join(words))
+            call = _read_named_call(recipient[1], text, header.end(), _HARMONY_CALL_END)
+            calls_by_mark.append(call.calls)
+        position = call.end
+        if call.calls is None:
+            body = _HARMONY_BODY.match(text, position)
+            position = body.end() if body else len(text)
+            if body and not recipient and "<|channel|>analysis" not in header[1]:
+                words.append(body[1])
+    return FoundCalls(calls_by_mark, "\n".join(words), first_mark.start())
 
 
 _DEEPSEEK_CALL = re.compile(
-    r"<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|$)", re.DOTALL
+    r"<｜tool▁call▁begin｜>((?:(?!<｜tool▁).)*)<｜tool▁sep｜>(?:\s*([^\n{]+)\n```json\n)?",
+    re.DOTALL,
 )
-_DEEPSEEK_BLOCK = re.compile(r"\s*([^\n]+)\n```json\n(.*?)\n?```\s*", re.DOTALL)
+_DEEPSEEK_END = re.compile(
+    r"\s*(?:```\s*)?(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|(?=<｜tool▁calls▁end｜>)|$)"
+)
 
 
 def parse_deepseek_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
@@ -288,23 +421,31 @@ def parse_deepseek_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | N
     V3 and R1 write a type, a separator, the name and a block of JSON. V3.1 writes the name, a
     separator and JSON.
     """
-    words, mark, _ = text.partition("<｜tool▁calls▁begin｜>")
-    if not mark and "<｜tool▁call▁begin｜>" not in text:
+    mark = re.search("<｜tool▁calls?▁begin｜>", text)
+    if mark is None:
         return None
     calls_by_mark: list[CallsOfMark] = []
-    for body in _DEEPSEEK_CALL.findall(text):
-        before, _, after = body.partition("<｜tool▁sep｜>")
-        block = _DEEPSEEK_BLOCK.fullmatch(after)
-        name, arguments = (block[1], block[2]) if block else (before, after)
-        calls_by_mark.append(_parse_named_call(name.strip(), arguments))
-    return FoundCalls(calls_by_mark or [None], words.partition("<｜tool▁call▁begin｜>")[0])
+    position = text.find("<｜tool▁call▁begin｜>", mark.start())
+    while position >= 0:
+        head = _DEEPSEEK_CALL.match(text, position)
+        marked = _CallsAt(None, position + 1)
+        if head:
+            name = (head[2] or head[1]).strip()
+            marked = _read_named_call(name, text, head.end(), _DEEPSEEK_END)
+        calls_by_mark.append(marked.calls)
+        position = text.find("<｜tool▁call▁begin｜>", marked.end)
+    return FoundCalls(calls_by_mark or [None], text[: mark.start()], mark.start())
 
 
-_PYTHON_CALLS = re.compile(
-    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)"
-    r"(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)",
+_PYTHON_MARK = re.compile(r"<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n")
+_PYTHON_END = re.compile(r"<\|python_end\|>|<\|tool_call_end\|>|```|$")
+_PYTHON_PART = re.compile(
+    r"""(?P<text>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
+    r"""|(?P<before>[(,\[]\s*)(?P<key>[^\s=(),\[\]{}'":][^=(),\[\]{}'":]*?)\s*=(?!=)"""
+    r"""|(?P<name>[^\s=(),\[\]{}'":]+)\(""",
     re.DOTALL,
 )
+_QUOTED_TEXT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 
 
 def parse_python_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
@@ -312,24 +453,61 @@ def parse_python_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | Non
 
     They stand between the marks of Llama 4 or of LFM2, or in Gemma 3's block `tool_code`.
     """
-    matches = list(_PYTHON_CALLS.finditer(text))
-    if not matches:
-        return None
-    calls_by_mark = [parse_python_source(match[1], schemas) for match in matches]
-    return FoundCalls(calls_by_mark, text[: matches[0].start()])
+    first = mark = _PYTHON_MARK.search(text)
+    calls_by_mark: list[CallsOfMark] = []
+    while mark:
+        end = _find_outside_texts(_PYTHON_END, text, mark.end())
+        calls_by_mark.append(parse_python_source(text[mark.end() : end.start()], schemas))
+        mark = _PYTHON_MARK.search(text, end.end())
+    return FoundCalls(calls_by_mark, text[: first.start()], first.start()) if first else None
+
+
+def _find_outside_texts(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str]:
+    """Return the first match of a pattern that does not begin inside of a quoted text.
+
+    Args:
+        pattern: The pattern, which matches the end of the text.
+        text: The Python source, and what follows it.
+        start: The position at which the source begins.
+    """
+    position = start
+    match = pattern.search(text, position)
+    while match and (quoted := _QUOTED_TEXT.search(text, position)):
+        if quoted.start() > match.start():
+            break
+        position = quoted.end()
+        match = pattern.search(text, position)
+    assert match is not None  # the pattern matches the end of the text
+    return match
 
 
 def parse_python_source(text: str, schemas: ParameterSchemas) -> CallsOfMark:
     """Return the calls in Python source that consists of a list of calls, or of one call per line.
 
-    A call may be wrapped in `print(…)`. Arguments are literals.
+    A call may be wrapped in `print(…)`. Arguments are literals, in Python or in JSON.
     """
+    names: dict[str, str] = {}
     try:
-        module = ast.parse(text.strip())
-        calls = [_call_of_node(node, schemas) for node in _expressions(module)]
+        module = ast.parse(_PYTHON_PART.sub(lambda part: _as_identifier(part, names), text.strip()))
+        calls = [_call_of_node(node, schemas, names) for node in _expressions(module)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return calls or None
+
+
+def _as_identifier(part: re.Match[str], names: dict[str, str]) -> str:
+    """Replace a name that Python does not accept, such as `order-id`, by an identifier.
+
+    Args:
+        part: A quoted text, the key of an argument, or the name of a function.
+        names: Receives the replaced names, by their identifiers.
+    """
+    name = part["key"] or part["name"]
+    if part["text"] or not name or all(word.isidentifier() for word in name.split(".")):
+        return part[0]
+    identifier = f"name_{len(names)}_"
+    names[identifier] = name
+    return f"{part['before']}{identifier}=" if part["key"] else f"{identifier}("
 
 
 def _expressions(module: ast.Module) -> Iterator[ast.expr]:
@@ -342,7 +520,9 @@ def _expressions(module: ast.Module) -> Iterator[ast.expr]:
             yield statement.value
 
 
-def _call_of_node(node: ast.expr, schemas: ParameterSchemas) -> ParsedCall:
+def _call_of_node(
+    node: ast.expr, schemas: ParameterSchemas, names: Mapping[str, str]
+) -> ParsedCall:
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -353,6 +533,7 @@ def _call_of_node(node: ast.expr, schemas: ParameterSchemas) -> ParsedCall:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
         raise ValueError("not a tool call: it is not a call of a function")
     name = ast.unparse(node.func)
+    name = names.get(name, name)
     parameters = list(schemas.get(name, {}).get("properties") or {})
     if len(node.args) > len(parameters):
         raise ValueError("the tool has fewer parameters than the call has arguments")
@@ -362,7 +543,8 @@ def _call_of_node(node: ast.expr, schemas: ParameterSchemas) -> ParsedCall:
     for keyword in node.keywords:
         if keyword.arg is None:
             raise ValueError("an argument has no name")
-        arguments[keyword.arg] = _literal_value(keyword.value)
+        key = names.get(keyword.arg, keyword.arg)
+        arguments[key] = _literal_value(keyword.value)
     return ParsedCall(name, arguments)
 
 
@@ -370,41 +552,164 @@ _JSON_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 """Words of JSON, such as `true`, that models also write in Python source."""
 
 
-def _literal_value(node: ast.expr) -> object:
-    if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
-        return _JSON_WORDS[node.id]
-    return ast.literal_eval(node)
+class _JsonWords(ast.NodeTransformer):
+    """A change of JSON's words into Python's, at every depth of a value."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON_WORDS[node.id]) if node.id in _JSON_WORDS else node
 
 
-_GEMMA_CALL = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?)(?:<tool_call\|>|$)", re.DOTALL)
+def _literal_value(node: ast.expr) -> JsonValue:
+    value: JsonValue = ast.literal_eval(_JsonWords().visit(node))
+    return value
+
+
+@dataclass(frozen=True)
+class _GemmaMarks:
+    """The marks of a call in a notation of Gemma, and the mark around its texts."""
+
+    opening: str
+    closing: str
+    quote: str
+
+
+_GEMMA_4 = _GemmaMarks("<|tool_call>", "<tool_call|>", '<|"|>')
+_FUNCTION_GEMMA = _GemmaMarks("<start_function_call>", "<end_function_call>", "<escape>")
+_GEMMA_NAME = re.compile(r"\s*call:([^\s{]+)\s*(?=\{)")
+_GEMMA_KEY = re.compile(r"\s*([^:{}\[\],]+?)\s*:")
+_GEMMA_LITERAL = re.compile(r"[^,{}\[\]<]+")
 
 
 def parse_gemma_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
-    """Parse Gemma 4's `<|tool_call>call:name{key:<|"|>text<|"|>,other:2}<tool_call|>`.
+    """Parse the calls of Gemma 4 and of FunctionGemma.
 
-    A text without this mark is parsed as Python.
+    Gemma 4 writes `<|tool_call>call:name{key:<|"|>text<|"|>,other:2}<tool_call|>`. FunctionGemma
+    writes `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`. A text
+    without these marks is parsed as Python.
     """
-    words, mark, _ = text.partition("<|tool_call>")
-    if not mark:
-        return parse_python_calls(text, schemas)
-    calls_by_mark = [
-        _parse_named_call(name, _gemma_arguments_as_json(body))
-        for name, body in _GEMMA_CALL.findall(text)
-    ]
-    return FoundCalls(calls_by_mark or [None], words)
+    for marks in (_GEMMA_4, _FUNCTION_GEMMA):
+        start = text.find(marks.opening)
+        if start >= 0:
+            return _parse_gemma_marks(text, start, marks)
+    return parse_python_calls(text, schemas)
 
 
-def _gemma_arguments_as_json(body: str) -> str:
-    """Convert the arguments of Gemma 4 into JSON, with quoted keys and texts."""
-    parts = body.split('<|"|>')
-    json_parts = []
-    for index, part in enumerate(parts):
-        is_text = index % 2 == 1
-        if is_text:
-            json_parts.append(json.dumps(part))
-        else:
-            json_parts.append(re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', part))
-    return "".join(json_parts)
+def _parse_gemma_marks(text: str, start: int, marks: _GemmaMarks) -> FoundCalls:
+    words = [text[:start]]
+    calls_by_mark: list[CallsOfMark] = []
+    position = start
+    while position >= 0:
+        position += len(marks.opening)
+        reader = _GemmaReader(text, position, marks)
+        try:
+            calls_by_mark.append([reader.read_call()])
+            position = reader.position
+        except (ValueError, RecursionError):
+            calls_by_mark.append(None)
+        opening = text.find(marks.opening, position)
+        words.append(text[position : opening if opening >= 0 else None])
+        position = opening
+    is_valid = all(calls_by_mark)
+    return FoundCalls(calls_by_mark, "".join(words) if is_valid else words[0], start)
+
+
+class _GemmaReader:
+    """A reader of one call in a notation of Gemma: JSON with bare keys and marked texts.
+
+    Attributes:
+        position: The position in the text up to which the call was read.
+    """
+
+    def __init__(self, text: str, position: int, marks: _GemmaMarks) -> None:
+        self._text = text
+        self._marks = marks
+        self.position = position
+
+    def read_call(self) -> ParsedCall:
+        """Read a call and its closing mark, which may be missing at the end of the text.
+
+        Raises:
+            ValueError: The call is not in this notation.
+        """
+        name = _GEMMA_NAME.match(self._text, self.position)
+        if name is None:
+            raise ValueError("the call has no name")
+        self.position = name.end()
+        arguments = self._read_object()
+        self._skip_blanks()
+        if self.position < len(self._text) and not self._take(self._marks.closing):
+            raise ValueError("the closing mark is missing")
+        return ParsedCall(name[1], arguments)
+
+    def _read_value(self) -> JsonValue:
+        self._skip_blanks()
+        if self._take(self._marks.quote):
+            return self._read_to_quote()
+        if self._text.startswith("{", self.position):
+            return self._read_object()
+        if self._take("["):
+            return self._read_items()
+        literal = _GEMMA_LITERAL.match(self._text, self.position)
+        if literal is None:
+            raise ValueError("a value is missing")
+        self.position = literal.end()
+        value: JsonValue = json.loads(literal[0])
+        return value
+
+    def _read_object(self) -> JsonObject:
+        entries: JsonObject = {}
+        self._require("{")
+        while not self._take("}"):
+            if entries:
+                self._require(",")
+            key = self._read_key()
+            entries[key] = self._read_value()
+            self._skip_blanks()
+        return entries
+
+    def _read_key(self) -> str:
+        self._skip_blanks()
+        if self._take(self._marks.quote):
+            key = self._read_to_quote()
+            self._require(":")
+            return key
+        bare_key = _GEMMA_KEY.match(self._text, self.position)
+        if bare_key is None:
+            raise ValueError("a key is missing")
+        self.position = bare_key.end()
+        return bare_key[1].strip('"')
+
+    def _read_items(self) -> list[JsonValue]:
+        items: list[JsonValue] = []
+        self._skip_blanks()
+        while not self._take("]"):
+            if items:
+                self._require(",")
+            items.append(self._read_value())
+            self._skip_blanks()
+        return items
+
+    def _read_to_quote(self) -> str:
+        end = self._text.find(self._marks.quote, self.position)
+        if end < 0:
+            raise ValueError("a text has no end")
+        text = self._text[self.position : end]
+        self.position = end + len(self._marks.quote)
+        return text
+
+    def _skip_blanks(self) -> None:
+        blanks = _BLANKS.match(self._text, self.position)
+        self.position = blanks.end() if blanks else self.position
+
+    def _take(self, mark: str) -> bool:
+        is_there = self._text.startswith(mark, self.position)
+        self.position += len(mark) * is_there
+        return is_there
+
+    def _require(self, mark: str) -> None:
+        self._skip_blanks()
+        if not self._take(mark):
+            raise ValueError(f"{mark} is missing")
 
 
 _CODE_BLOCK = re.compile(r"```(?:json|python)?\s*\n(.*?)\n?```", re.DOTALL)

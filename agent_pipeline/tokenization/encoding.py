@@ -27,7 +27,7 @@ DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
 
 `too_long`: its last exchange alone is too long. `no_source`: after it was shortened, all its turns
 state values that were cut away. `not_rendered`: the chat template fails on it. `not_proven`: its
-mask cannot be proven on its tokens.
+mask cannot be proven on its tokens, or its calls cannot be read back from them.
 """
 
 
@@ -262,7 +262,7 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
             whole_tokens,
         )
     try:
-        check_mask(encoded, renderer, messages, name)
+        check_mask(encoded, renderer, messages, name, tools)
     except DataError as error:
         raise RowDropped(str(error), "not_proven", whole_tokens) from error
     untrained_calls = sum(bool(message.get("tool_calls")) for message in untrained)

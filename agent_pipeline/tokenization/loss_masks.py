@@ -12,7 +12,7 @@ How rows are shortened and counted belongs in `encoding`.
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -141,12 +141,34 @@ def _shows(shown_text: str, text: str) -> bool:
     return _strip_blanks(text) in shown_text or _strip_blanks(escaped) in shown_text
 
 
+_WRITTEN_ALIKE = {"None": "null", "True": "true", "False": "false"}
+"""Words of Python, and the words of JSON for the same values."""
+
+
+def _as_written(value: object) -> object:
+    """Return a value with all its parts as texts, without blanks and with short numbers.
+
+    Two values are equal in this form if a notation without quotes, a rounded number or a normalized
+    text explains their difference.
+    """
+    if isinstance(value, dict):
+        return {_strip_blanks(key): _as_written(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_written(item) for item in value]
+    text = _strip_blanks(str(value).encode("utf-8", "replace").decode("utf-8"))
+    try:
+        return f"{float(text):.6g}"
+    except ValueError:
+        return _WRITTEN_ALIKE.get(text, text)
+
+
 MaskDefect = Literal[
     "nothing_trained",
     "other_turn_trained",
     "no_stop_token",
     "tool_result_trained",
     "other_words",
+    "other_calls",
     "trained_after_end",
 ]
 """Defects of a loss mask, in the order in which `check_mask` searches for them."""
@@ -170,11 +192,17 @@ class _MaskChecker:
     """A checker of one conversation's loss mask, turn by turn."""
 
     def __init__(
-        self, encoded: Encoded, renderer: ChatRenderer, messages: list[Message], row_name: str
+        self,
+        encoded: Encoded,
+        renderer: ChatRenderer,
+        messages: list[Message],
+        tools: Sequence[Tool] | None,
+        row_name: str,
     ) -> None:
         self._encoded = encoded
         self._renderer = renderer
         self._messages = messages
+        self._tools = tools
         self._row_name = row_name
 
     def check(self) -> None:
@@ -192,6 +220,7 @@ class _MaskChecker:
             shown_between = _strip_blanks(self._decode(previous_end, start))
             self._check_tool_results(previous_message + 1, index, shown_between)
             self._check_words(index, _strip_blanks(self._decode(start, end)))
+            self._check_calls(index, self._decode(start, end))
             previous_end = end
             previous_message = index
         if next(turns, None) or any(trained[previous_end:]):
@@ -243,9 +272,13 @@ class _MaskChecker:
                 )
 
     def _check_words(self, index: int, shown_turn: str) -> None:
-        """Check that the tokens of a turn decode to the assistant's text, calls and thought."""
+        """Check that the tokens of a turn decode to the assistant's words and its thought."""
         message = self._messages[index]
-        for text in self._texts_to_show(message):
+        thought = message.get(THOUGHT) if self._renderer.template.reasoning else None
+        self._check_shown(index, shown_turn, [message.get("content") or "", thought or ""])
+
+    def _check_shown(self, index: int, shown_turn: str, texts: Iterable[str]) -> None:
+        for text in texts:
             if not _shows(shown_turn, text):
                 raise self._error(
                     "other_words",
@@ -254,13 +287,35 @@ class _MaskChecker:
                     index,
                 )
 
-    def _texts_to_show(self, message: Message) -> Iterator[str]:
-        yield message.get("content") or ""
-        for name, arguments in list_calls([message]):
-            yield name
-            yield from argument_texts(decode_arguments(arguments))
-        if self._renderer.template.reasoning:
-            yield message.get(THOUGHT) or ""
+    def _check_calls(self, index: int, turn: str) -> None:
+        """Check that the calls of a turn are read back from its tokens.
+
+        Some notations cannot write every argument: Qwen3.5 writes a text between tags, and the text
+        may contain these tags. Arguments that are no JSON object cannot be read back, so their
+        texts must be shown. So must those of a turn that is not trained.
+        """
+        message = self._messages[index]
+        expected = [
+            (name, decode_arguments(arguments)) for name, arguments in list_calls([message])
+        ]
+        if not expected or self._reads_back(expected, turn):
+            return
+        if is_trained(message) and all(isinstance(arguments, dict) for _, arguments in expected):
+            raise self._error(
+                "other_calls",
+                f"the tool calls of message {index} cannot be read back from the chat template's "
+                "text",
+                index,
+            )
+        shown_turn = _strip_blanks(turn)
+        for name, arguments in expected:
+            self._check_shown(index, shown_turn, [name, *argument_texts(arguments)])
+
+    def _reads_back(self, expected: list[tuple[str, object]], turn: str) -> bool:
+        stop = find_stop_token(self._renderer.tokenizer, turn) or ""
+        reply = self._renderer.parse_reply(turn.rstrip().removesuffix(stop), self._tools)
+        calls = [(call.name, call.arguments) for call in reply.calls]
+        return not reply.invalid and _as_written(calls) == _as_written(expected)
 
 
 def check_mask(
@@ -268,20 +323,22 @@ def check_mask(
     renderer: ChatRenderer,
     messages: list[Message],
     row_name: str = "this row",
+    tools: Sequence[Tool] | None = None,
 ) -> None:
     """Prove that a loss mask is right by decoding its tokens.
 
     At least one token is trained. Each turn ends with the stop token, which is trained if the turn
     is. No token of a tool result, and none of a turn with `weight: 0`, is trained. Each span
-    decodes to the assistant's words and calls.
+    decodes to the assistant's words and calls, and the calls are read back from it.
 
     Args:
         encoded: The conversation as tokens.
         renderer: The tokenizer and chat template that made the tokens.
         messages: The conversation.
         row_name: The name of the row in an error.
+        tools: The tools that the template shows.
 
     Raises:
         MaskError: One of these statements does not hold.
     """
-    _MaskChecker(encoded, renderer, messages, row_name).check()
+    _MaskChecker(encoded, renderer, messages, tools, row_name).check()

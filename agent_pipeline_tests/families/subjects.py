@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline_tests.families.templates import PHI_4_MINI, SMOLLM3, mistral
+from agent_pipeline_tests.families.templates import FUNCTION_GEMMA, SMOLLM3, mistral
 from agent_pipeline_tests.tiny import embedded_base
 
 if TYPE_CHECKING:
@@ -33,6 +33,20 @@ PHI = (
     "<|endoftext|>",
 )
 HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
+PHI_4 = ("<|im_start|>", "<|im_sep|>", "<|im_end|>")
+GRANITE = ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>")
+FUNCTIONGEMMA = (
+    "<bos>",
+    "<start_of_turn>",
+    "<start_function_declaration>",
+    "<end_function_declaration>",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<start_function_response>",
+    "<end_function_response>",
+    "<escape>",
+    "<end_of_turn>",
+)
 DEEPSEEK = (
     "<｜begin▁of▁sentence｜>",
     "<｜User｜>",
@@ -51,13 +65,22 @@ LFM2 = (
     "<|tool_response_end|>",
     "<|im_end|>",
 )
+LFM2_5 = (
+    "<|startoftext|>",
+    "<|im_start|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "<|im_end|>",
+)
+GEMMA4 = ("<bos>", "<|turn>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
+          '<|"|>', "<|channel>", "<channel|>", "<turn|>")  # fmt: skip
 MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
            "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "</s>")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A family: its template (a file of TRL's, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
+    """A family: its template (a file of TRL's or of `shipped`, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
     ends a text, the architecture of the tiny model, and vLLM's name of the parser for calls as its own template writes them."""
 
     name: str
@@ -81,18 +104,43 @@ SUBJECTS = [
     Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral", parser="mistral"),
     Subject("Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}),
     Subject("Phi-3.5", "phi3_5.jinja", PHI),
-    Subject("Phi-4-mini", PHI_4_MINI, PHI),
+    Subject("Phi-4-mini", "shipped/phi_4_mini.jinja", PHI),
     Subject("SmolLM2", None, CHATML),
     Subject("SmolLM3", SMOLLM3, CHATML, "smollm3"),
     Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai"),
     Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK),
     Subject("LFM2", "lfm2_v2.jinja", LFM2, parser="lfm2"),
 ]
+"""The families that docs/reference/model-families.md lists with a training run."""
+
+MORE_SUBJECTS = [
+    Subject("Phi-4", "shipped/phi_4.jinja", PHI_4),
+    Subject("DeepSeek V3.1", "shipped/deepseek_v3_1.jinja", DEEPSEEK),
+    Subject("LFM2.5", "lfm2_2_5_v2.jinja", LFM2_5, parser="lfm2"),
+    Subject("Gemma 4", "gemma4_v5.jinja", GEMMA4, parser="gemma4"),
+    Subject("FunctionGemma", FUNCTION_GEMMA, FUNCTIONGEMMA, parser="functiongemma"),
+    Subject("Granite 4", "shipped/granite_4.jinja", GRANITE, parser="hermes"),
+]
+"""Families whose calls are read back, without a training run."""
+
+ALL_SUBJECTS = [*SUBJECTS, *MORE_SUBJECTS]
+
+
+def read_template(subject: Subject) -> str:
+    """Return the text of a family's template: TRL's copy, a copy in `shipped`, or a text of ours."""
+    import trl
+
+    template = subject.template or ""
+    if template.startswith("shipped/"):
+        return (Path(__file__).parent / template).read_text(encoding="utf-8")
+    if template.endswith(".jinja"):
+        shipped = Path(trl.__file__).parent / "chat_templates" / template
+        return shipped.read_text(encoding="utf-8")
+    return template
 
 
 def make_tokenizer(subject: Subject) -> "PreTrainedTokenizerBase":
     """Return SmolLM2's tokenizer with a family's special tokens and chat template."""
-    import trl
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
@@ -102,10 +150,5 @@ def make_tokenizer(subject: Subject) -> "PreTrainedTokenizerBase":
     named = {"eos_token": subject.specials[-1]} | ({"bos_token": begin} if begin else {})
     tokenizer.add_special_tokens(named | {"additional_special_tokens": list(subject.specials)})
     if subject.template:
-        shipped = Path(trl.__file__).parent / "chat_templates" / subject.template
-        tokenizer.chat_template = (
-            shipped.read_text(encoding="utf-8")
-            if subject.template.endswith(".jinja")
-            else subject.template
-        )
+        tokenizer.chat_template = read_template(subject)
     return tokenizer

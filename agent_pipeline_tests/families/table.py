@@ -12,15 +12,21 @@ from typing import Any
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import ExportOptions, ExportRows, export
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import load_renderer
-from agent_pipeline.models.families import parse_reply
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.models.chat_templates import choose_template
+from agent_pipeline.models.families import find_family, parse_reply
 from agent_pipeline.models.tool_call_parsers import ParsedCall
-from agent_pipeline.sessions.session import add_thoughts
+from agent_pipeline.sessions.session import Message, add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline_tests.families.subjects import SUBJECTS, Subject, make_tokenizer
+from agent_pipeline_tests.families.subjects import (
+    ALL_SUBJECTS,
+    SUBJECTS,
+    Subject,
+    make_tokenizer,
+)
 from agent_pipeline_tests.families.trl_comparison import trl_line
-from agent_pipeline_tests.training.world import TOOL, row, train_adapter
+from agent_pipeline_tests.training.world import TOOL, call, row, train_adapter
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "reference" / "model-families.md"
 ONE_STEP = TrainingConfig(
@@ -118,13 +124,7 @@ def line(subject: Subject, folder: Path) -> str:
     origin = {"model": "the model's own", "hermes": "ours, in ChatML"}.get(
         template.origin, "ours, in the family's turn markers"
     )
-    source = (
-        "TRL"
-        if (subject.template or "").endswith(".jinja")
-        else "documentation"
-        if subject.template
-        else "the model"
-    )
+    source = source_of(subject)
     why = template.why.replace("|", "\\|")
     thoughts = "trained" if template.reasoning else "left out"
     parser = subject.parser if template.origin == "model" else "hermes"
@@ -141,6 +141,16 @@ def line(subject: Subject, folder: Path) -> str:
         why,
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def source_of(subject: Subject) -> str:
+    """Where the template of a family comes from."""
+    template = subject.template or ""
+    if template.startswith("shipped/"):
+        return "GGUF"
+    if template.endswith(".jinja"):
+        return "TRL"
+    return "documentation" if template else "the model"
 
 
 HEAD = """# Model families
@@ -160,7 +170,7 @@ template. The test runs the same steps as the pipeline:
 
 | column | meaning |
 |---|---|
-| template source | `TRL` if TRL contains a copy of the template; `documentation` if the template was written from the model's documentation; `the model` if it is the template of the installed model |
+| template source | `TRL` if TRL contains a copy of the model's template; `GGUF` if it is the template of the model's GGUF file, from the npm package `@huggingface/ollama-utils`; `the model` if it is the template of the installed model; `documentation` if no package contains the template, so we wrote it from the model's documentation |
 | architecture | the architecture of the test model; `llama` replaces architectures that cannot be made tiny with the test's vocabulary |
 | template used | the model's own template; or our template (with the tool calls of Hermes 2 Pro), if the model's own template loses something |
 | training row | `turn` if the template is not prefix-preserving; each turn is then trained with the prompt that a server would send |
@@ -190,6 +200,27 @@ Four rules apply to all families:
 
 | family | template source | architecture | template used | training row | recorded thoughts | stop tokens | llama.cpp | vLLM parser | reason |
 |---|---|---|---|---|---|---|---|---|---|
+"""
+
+CALLS_HEAD = """
+## Tool calls
+
+This table shows a call as the template in use writes it, with `⏎` for a line break. A test
+renders calls with nested arguments, quotes, Unicode, marks of other notations, several calls and
+words before the calls. The parser must read exactly these calls back. A call that is cut off is never
+read as another call.
+
+A row whose calls cannot be read back is dropped and counted (`dropped_not_proven`). For example,
+Qwen3.5 writes a text between tags, so it cannot write a text that contains
+`</parameter><parameter=days>`.
+
+The column "family" shows the family that the model's own chat template names. `by config` means
+that several families have such templates. `model_type` and `architectures` in the model's
+`config.json` then decide. The template comes first because DeepSeek-R1-Distill, for example, has
+the architecture of Qwen2.5.
+
+| model | template source | family | template used | a call |
+|---|---|---|---|---|
 """
 
 TRL_HEAD = """
@@ -226,13 +257,48 @@ def main() -> None:
             lines.append(line(subject, Path(folder)))
             print(lines[-1], file=sys.stderr)
     trl_lines = [trl_line(subject) for subject in SUBJECTS]
-    write_page(lines, trl_lines)
+    write_page(lines, [call_line(subject) for subject in ALL_SUBJECTS], trl_lines)
 
 
-def write_page(lines: list[str], trl_lines: list[str]) -> None:
-    """Write docs/reference/model-families.md from the rows of its two tables."""
-    text = HEAD + "\n".join(lines) + "\n" + TRL_HEAD + "\n".join(trl_lines) + "\n"
+def call_line(subject: Subject) -> str:
+    """A family's row of the table of tool calls."""
+    tokenizer = make_tokenizer(subject)
+    family = find_family(chat_template=tokenizer.chat_template or "")
+    renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
+    question = row(0)["messages"][:2]
+    turn: Message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [call("weather", {"city": "Oslo", "days": 2})],
+    }
+    prompt = renderer.render(question, [TOOL], add_generation_prompt=True)
+    text = renderer.render([*question, turn], [TOOL])[len(prompt) :].strip()
+    text = text.replace("\n", "⏎").replace("|", "\\|")
+    used = "own" if renderer.template.origin == "model" else "ours"
+    cells = [
+        subject.name,
+        source_of(subject),
+        family.name if family else "by config",
+        used,
+        f"`{text}`",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def write_page(lines: list[str], call_lines: list[str], trl_lines: list[str]) -> None:
+    """Write docs/reference/model-families.md from the rows of its three tables."""
+    tables = ((HEAD, lines), (CALLS_HEAD, call_lines), (TRL_HEAD, trl_lines))
+    text = "".join(head + "\n".join(rows) + "\n" for head, rows in tables)
     DOC.write_text(text, encoding="utf-8")
+
+
+def read_page() -> list[list[str]]:
+    """The rows of the page's three tables."""
+    text = DOC.read_text(encoding="utf-8")
+    families, _, trl_families = text.partition(TRL_HEAD)
+    families, _, calls = families.partition(CALLS_HEAD)
+    assert families.startswith(HEAD)
+    return [part.splitlines() for part in (families.removeprefix(HEAD), calls, trl_families)]
 
 
 if __name__ == "__main__":

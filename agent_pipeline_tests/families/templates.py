@@ -53,15 +53,6 @@ def mistral(space: str, v7: bool) -> str:
     return text.replace("@", space)
 
 
-PHI_4_MINI = """{%- for message in messages -%}
-    {%- if message.role == 'system' and message.tools is defined -%}
-        {{- '<|system|>' + message.content + '<|tool|>' + message.tools + '<|/tool|><|end|>' -}}
-    {%- else -%}
-        {{- '<|' + message.role + '|>' + message.content + '<|end|>' -}}
-    {%- endif -%}
-{%- endfor -%}
-{{- '<|assistant|>' if add_generation_prompt else eos_token -}}"""
-
 SMOLLM3 = """{%- set today = strftime_now('%d %B %Y') -%}
 {{- '<|im_start|>system\\n## Metadata\\n\\nToday Date: ' + today + '\\nReasoning Mode: /no_think\\n\\n' -}}
 {%- if messages[0].role == 'system' -%}{{- '## Custom Instructions\\n\\n' + messages[0].content + '\\n\\n' -}}{%- endif -%}
@@ -75,3 +66,44 @@ SMOLLM3 = """{%- set today = strftime_now('%d %B %Y') -%}
     {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n' -}}{%- endif -%}"""
+
+FUNCTION_GEMMA = """{%- macro value_of(value) -%}
+    {%- if value is string -%}{{- '<escape>' + value + '<escape>' -}}
+    {%- elif value is boolean -%}{{- 'true' if value else 'false' -}}
+    {%- elif value is none -%}{{- 'null' -}}
+    {%- elif value is mapping -%}
+        {{- '{' -}}
+        {%- for key, item in value.items() -%}{{- key + ':' + value_of(item) -}}{%- if not loop.last -%}{{- ',' -}}{%- endif -%}{%- endfor -%}
+        {{- '}' -}}
+    {%- elif value is iterable -%}
+        {{- '[' -}}
+        {%- for item in value -%}{{- value_of(item) -}}{%- if not loop.last -%}{{- ',' -}}{%- endif -%}{%- endfor -%}
+        {{- ']' -}}
+    {%- else -%}{{- value | string -}}
+    {%- endif -%}
+{%- endmacro -%}
+{{- bos_token -}}
+{%- if tools or messages[0].role == 'system' -%}
+    {{- '<start_of_turn>developer\n' -}}
+    {%- if messages[0].role == 'system' -%}{{- messages[0].content -}}{%- endif -%}
+    {%- for tool in tools or [] -%}
+        {{- '<start_function_declaration>declaration:' + tool.function.name + '{description:' + value_of(tool.function.description) + ',parameters:' + value_of(tool.function.parameters) + '}<end_function_declaration>' -}}
+    {%- endfor -%}
+    {{- '<end_of_turn>\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'user' -%}
+        {{- '<start_of_turn>user\n' + message.content + '<end_of_turn>\n' -}}
+    {%- elif message.role == 'assistant' -%}
+        {%- if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' -%}{{- '<start_of_turn>model\n' -}}{%- endif -%}
+        {{- message.content or '' -}}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '<start_function_call>call:' + call.function.name + value_of(call.function.arguments) + '<end_function_call>' -}}
+        {%- endfor -%}
+        {%- if message.tool_calls -%}{{- '<start_function_response>' -}}{%- else -%}{{- '<end_of_turn>\n' -}}{%- endif -%}
+    {%- elif message.role == 'tool' -%}
+        {%- if messages[loop.index0 - 1].role == 'tool' -%}{{- '<start_function_response>' -}}{%- endif -%}
+        {{- 'response:' + message.name + '{value:' + value_of(message.content) + '}<end_function_response>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and messages[-1].role != 'tool' -%}{{- '<start_of_turn>model\n' -}}{%- endif -%}"""

@@ -59,12 +59,13 @@ def test_a_template_that_loses_nothing_is_kept(tokenizer):
 
 def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp_path):
     tokenizer.chat_template = DOUBLE.replace(
-        "{{ c | tojson }}", "{{ c.function.name + c.function.arguments }}"
+        "{{ c | tojson }}",
+        """<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments }}}""",
     )
     assert choose_template(tokenizer).arguments_as == "str"
     tokenizer.save_pretrained(tmp_path)
     load_renderer(tmp_path).tokenizer.save_pretrained(tmp_path)
-    assert 'weather{"city": "Oslo"}' in read_renderer(tmp_path).render(
+    assert '"weather", "arguments": {"city": "Oslo"}' in read_renderer(tmp_path).render(
         [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
     )
 
