@@ -152,7 +152,8 @@ _XML_PARAMETER = re.compile(
     r"(?=<parameter=|</function>|</tool_call>|<tool_call>|$)",
     re.DOTALL,
 )
-_XML_END = re.compile(r"(?:</function>|(?=</tool_call>)|$)\s*")
+_XML_END = re.compile(r"(?:</function>|(?=</tool_call>))\s*")
+_GLM_END = re.compile(r"\s*(?:</tool_call>|(?=<tool_call>))")
 _GLM_NAME = re.compile(r"\s*([\w.-]+)\s*")
 _GLM_ARGUMENT = re.compile(
     r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*"
@@ -232,7 +233,10 @@ def _read_xml_calls(text: str, start: int, schemas: ParameterSchemas) -> _CallsA
 
 
 def _read_glm_call(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt:
-    """Read a name with keys and values up to the end of a tag."""
+    """Read a name with keys and values up to the end of a tag.
+
+    The closing tag is required. Without it, more arguments may have been cut off.
+    """
     name = _GLM_NAME.match(text, start)
     if name is None:
         return _CallsAt(None, start)
@@ -242,7 +246,7 @@ def _read_glm_call(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt
         key = argument[1].strip()
         arguments[key] = _type_value(argument[2], schemas, name[1], key)
         position = argument.end()
-    closing_tag = _TAG_END.match(text, position)
+    closing_tag = _GLM_END.match(text, position)
     if closing_tag is None or not (arguments or name[1] in schemas):
         return _CallsAt(None, start)
     return _CallsAt([ParsedCall(name[1], arguments)], closing_tag.end())

@@ -207,8 +207,8 @@ CALLS_HEAD = """
 
 This table shows a call as the template in use writes it, with `⏎` for a line break. A test
 renders calls with nested arguments, quotes, Unicode, marks of other notations, several calls and
-words before the calls. The parser must read exactly these calls back. A call that is cut off is never
-read as another call.
+words before the calls. The parser must read exactly these calls back. A call that is cut off is
+never read as another call.
 
 A row whose calls cannot be read back is dropped and counted (`dropped_not_proven`). For example,
 Qwen3.5 writes a text between tags, so it cannot write a text that contains

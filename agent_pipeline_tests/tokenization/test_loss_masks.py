@@ -133,7 +133,7 @@ def test_lone_surrogates_do_not_stop_the_training(tiny_renderer):
             lambda e: dataclasses.replace(e, trained=[True] * len(e.trained)),
         ),
         ("no_stop_token", lambda e: _moved(e, 0, -1)),
-        ("other_words", lambda e: _moved(e, 3, 0)),
+        ("other_calls", lambda e: _moved(e, 3, 0)),
         (
             "trained_after_end",
             lambda e: dataclasses.replace(e, trained=[*e.trained[:-1], True]),
