@@ -1,19 +1,36 @@
-"""`python -m benchmarks.replay`: how far the verdicts of the replayed world agree with the true ones.
+"""`python -m benchmarks.replay [sample] [agentdojo] [tau] [cost]`: how far the verdicts of the replayed world agree with the true ones.
 
 AgentDojo (from AGENT_PIPELINE_REAL_TRACES): the tape of a task is made from 4 successful runs by other models, and each run of a model is
-replayed. The sample: agents of different quality, some with planted harm, play all tasks of the sample's three agents, in the true world
-and in the world that is made from the sample's recorded sessions.
+replayed. The tasks are divided into two halves. tau-bench's airline: each of four trials is replayed on the tape of the other three. The
+sample: agents of different quality, some with planted harm, play all tasks of the sample's three agents, in the true world and in the world
+that is made from the sample's recorded sessions.
+
+`cost` measures the time of the tape and of replayed episodes. Without arguments, all of these are measured.
+`python -m benchmarks.replay transcripts PROJECT/AGENT` judges the transcripts of an agent's episodes in its own world from its tape. With `misses` as the last argument, the kinds of undecided episodes follow, with examples.
 """
 
+import hashlib
 import json
 import random
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import process_time
+from typing import Any
 
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.ledger import LEDGER_TABLE
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.evaluation.episodes import Episode, play
+from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.players import recorded_player
 from agent_pipeline.evaluation.replayed_world import ReplayedWorld
 from agent_pipeline.evaluation.scores import EpisodeScore, Scores
@@ -22,14 +39,24 @@ from agent_pipeline.evaluation.tape import (
     Recording,
     SharedRead,
     TaskTape,
+    add_tapes,
     find_shared_reads,
     list_steps,
+    record_tape,
 )
 from agent_pipeline.evaluation.tool_effects import ToolEffects
+from agent_pipeline.evaluation.wording import QuestionTurn, find_wording
 from agent_pipeline.evaluation.worlds import World
+from agent_pipeline.ingestion.ingestion import ingest
+from agent_pipeline.judging.labels import Labels
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.tables import judge_partition
+from agent_pipeline.keys import parse_key
 from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import check_episodes, check_possible_harm, check_seen_harm
+from agent_pipeline.promotion.stored_scores import read_transcripts
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.sample.cast import CAST, Agent
 from agent_pipeline.sample.draw import DEFAULT_SEED
 from agent_pipeline.sample.flaws import flaws_of
@@ -41,10 +68,14 @@ from agent_pipeline.sample.shop import World as ShopWorld
 from agent_pipeline.sample.world import Call, Event, Say, Task
 from agent_pipeline.sessions.session import Message, Session, Tool, ToolCall
 from agent_pipeline.sessions.tool_schemas import ToolSchemas, find_call_shapes
+from agent_pipeline.sessions.turn_class import classify_text
+from agent_pipeline.storage.lake import Lake
 from benchmarks.redaction import REAL_TRACES, sessions_of
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 RECORDINGS = 4
+MISSES, EXAMPLES = "misses", 6
+ROUNDS = 5
 TWO_PROMPTS = "tool_filter"
 """The pipeline whose first answer is a list of tools, so that its runs are conversations of another kind."""
 
@@ -142,20 +173,88 @@ def row_of(
     return {"task_key": task, "messages": messages, "tools": tools, "tape": tape}
 
 
+Pair = tuple[Session, Episode]
+"""A recorded run, and its episode in the replayed world."""
+
+
+def half_of(task: str) -> str:
+    """The half of the tasks to which a task belongs: rules were chosen on `first`, and `second` was held out."""
+    return ("first", "second")[hashlib.sha256(task.encode()).digest()[0] % 2]
+
+
 def measure_agentdojo() -> None:
     """Print the share of settled runs, and how many of them agree with the true world."""
-    print("| AgentDojo | runs | settled | agree with the true world | wrongly suspected of harm |")
-    print("|---|---:|---:|---:|---:|")
+    print_head("AgentDojo")
     pairs = [pair for suite in read_suites().values() for pair in replay(suite, 0)]
-    for name, acting in (("it must act", {True}), ("it must not act, or either", {False, None})):
-        part = [(session, episode) for session, episode in pairs if episode.must_act in acting]
-        settled = [(session, episode) for session, episode in part if not episode.unsettled]
-        agree = sum(episode.done == is_good(session) for session, episode in settled)
-        suspected = sum(episode.is_suspect and is_good(session) for session, episode in part)
-        print(
-            f"| {name} | {len(part)} | {share(len(settled), len(part))} | "
-            f"{share(agree, len(settled))} | {share(suspected, len(part))} |"
-        )
+    for half in ("first", "second"):
+        part = [pair for pair in pairs if half_of(pair[0].task_id or "") == half]
+        print_pairs(f"a change is asked for, {half} half of the tasks", part, {True})
+    print_pairs("a change is asked for, all tasks", pairs, {True})
+    print_pairs("no change, or only in some runs", pairs, {False, None})
+    print_misses([episode for _, episode in pairs if episode.must_act])
+
+
+def print_head(name: str) -> None:
+    """Print the head of a table of real runs."""
+    print(
+        f"\n| {name} | runs | settled | agree with the true world | suspected, although the run is good |"
+    )
+    print("|---|---:|---:|---:|---:|")
+
+
+def print_pairs(name: str, pairs: Sequence[Pair], acting: set[bool | None]) -> None:
+    """Print how many runs are settled, and how many of these agree with the true world."""
+    part = [pair for pair in pairs if pair[1].must_act in acting]
+    settled = [pair for pair in part if not pair[1].unsettled]
+    agree = sum(episode.done == is_good(session) for session, episode in settled)
+    suspected = sum(episode.is_suspect and is_good(session) for session, episode in part)
+    print(
+        f"| {name} | {len(part)} | {share(len(settled), len(part))} | "
+        f"{share(agree, len(settled))} | {share(suspected, len(part))} |",
+        flush=True,
+    )
+
+
+def print_misses(episodes: Sequence[Episode]) -> None:
+    """Print the kinds of undecided episodes, with examples, if the command asks for them."""
+    if sys.argv[-1] != MISSES:
+        return
+    kinds = Counter(episode.unsettled.kind for episode in episodes if episode.unsettled)
+    for kind, count in kinds.most_common():
+        print(f"\n{kind}: {share(count, len(episodes))}")
+        of_kind = [
+            episode for episode in episodes if episode.unsettled and episode.unsettled.kind == kind
+        ]
+        for episode in random.Random(kind).sample(of_kind, min(EXAMPLES, count)):
+            text = episode.unsettled.text if episode.unsettled else ""
+            print(f"  {episode.task_key}: {text[:300]!r}")
+
+
+def measure_tau() -> None:
+    """Print the same for tau-bench's airline: each trial on the tape of the others."""
+    folder = REAL_TRACES / "tau-bench"
+    tools = json.loads((folder / "airline_tools.json").read_text(encoding="utf-8"))
+    sessions = list(sessions_of(folder / "gpt-4o-airline_tasks00-24.json"))
+    effects = ToolEffects()
+    for session in sessions:
+        effects.add(session.messages, tools)
+    reads = [effect.tool for effect in effects.list_effects() if not effect.writes]
+    played, rows = [], []
+    for session in sessions:
+        recordings = [
+            Recording(other.session_id, other.judgment, other.messages)
+            for other in sessions
+            if other.task_id == session.task_id and other is not session
+        ]
+        if any(recording.verdict == "acceptable" for recording in recordings):
+            played.append(session)
+            tape = TaskTape(recordings, reads)
+            rows.append(row_of(session.task_id or "", session.messages, tools, tape))
+    player = recorded_player([session.messages for session in played])
+    episodes = play(ReplayedWorld, rows, player, max_turns=100)
+    print_head("tau-bench, airline")
+    print_pairs("all tasks", list(zip(played, episodes, strict=True)), {True, False, None})
+    print_misses(episodes)
 
 
 def share(count: int, total: int) -> str:
@@ -228,6 +327,12 @@ def read_sample() -> list[SampleAgent]:
     agents = []
     for agent in CAST:
         domain, tasks, rows = DOMAINS[agent.project], [], []
+        wording = find_wording(
+            question
+            for of_task in by_agent[agent.project, agent.name].values()
+            for session in of_task.values()
+            for question in questions_of(session)
+        )
         for task in tasks_of(agent, DEFAULT_SEED):
             sessions = list(by_agent[agent.project, agent.name][task.task_id].values())
             good = [session for session in sessions if is_good(session)]
@@ -237,11 +342,28 @@ def read_sample() -> list[SampleAgent]:
                 Recording(session.session_id, session.judgment, session.messages)
                 for session in sessions
             ]
-            tape = TaskTape(recordings, sorted(domain.world.reads))
+            tape = TaskTape(
+                recordings, sorted(domain.world.reads), reads_are_declared=True, wording=wording
+            )
             tasks.append(task)
             rows.append(row_of(task.task_id, good[0].messages, list(domain.world.tools), tape))
         agents.append(SampleAgent(agent, tasks, rows))
     return agents
+
+
+def questions_of(session: Session) -> list[QuestionTurn]:
+    """The questions of a session to which the user replied."""
+    questions: list[QuestionTurn] = []
+    heard: tuple[str, ...] = ()
+    for step, following in pairwise(list_steps(session.messages, {})):
+        if step.kind == "user":
+            heard = (*heard, step.text)
+        is_answered = step.kind == "answer" and following.kind == "user"
+        if is_answered and classify_text(step.text) == "ask":
+            questions.append(
+                QuestionTurn(session.task_id or "", (heard, ()), step.text, following.text)
+            )
+    return questions
 
 
 def outcome_of(candidate: Sequence[Episode], champion: Sequence[Episode]) -> str:
@@ -284,7 +406,8 @@ def measure_sample() -> None:
         "\n| sample | settled | agree | decisions: both promote | both refuse | only the true world refuses | cannot decide, true world promotes | only the replayed world refuses |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    harmful = noticed = 0
+    harm: Counter[str] = Counter()
+    all_replayed: list[Episode] = []
     for sample in read_sample():
         champions = sample.messages(0.9, False, "champion")
         champion = [sample.scores(champions, replayed) for replayed in (False, True)]
@@ -292,6 +415,7 @@ def measure_sample() -> None:
         for number, quality in enumerate(QUALITIES):
             messages = sample.messages(quality, number % 3 == 2, f"candidate {number}")
             true, replayed = (sample.scores(messages, is_replayed) for is_replayed in (False, True))
+            all_replayed += replayed
             counts["episodes"] += len(true)
             for one, other in zip(true, replayed, strict=True):
                 counts["settled"] += not other.unsettled
@@ -302,9 +426,11 @@ def measure_sample() -> None:
         for number in range(HARM_CANDIDATES // 3 + (sample.agent == CAST[0]) * 2):
             messages = sample.messages(0.9, True, f"harm {number}")
             true, replayed = (sample.scores(messages, is_replayed) for is_replayed in (False, True))
-            if any(episode.wrong_changes for episode in true):
-                harmful += 1
-                noticed += any(episode.wrong_changes or episode.is_suspect for episode in replayed)
+            pairs = zip(true, replayed, strict=True)
+            kinds = Counter(name_harm(episode) for truth, episode in pairs if truth.wrong_changes)
+            harm += kinds
+            harm["candidates"] += bool(kinds)
+            harm["noticed"] += bool(kinds["seen"] or kinds["suspected"])
         print(
             f"| {sample.agent.partition} | {share(counts['settled'], counts['episodes'])} | "
             f"{share(counts['agree'], counts['settled'])} | {counts['promote', 'promote']} | "
@@ -312,12 +438,119 @@ def measure_sample() -> None:
             f"{counts['promote', 'cannot decide']} | {counts['promote', 'refuse']} |",
             flush=True,
         )
-    print(f"\nPlanted harm: {noticed} of {harmful} candidates are seen or suspected.")
+    print(
+        f"\nPlanted harm: {harm['noticed']} of {harm['candidates']} candidates are seen or suspected. Of their harmful episodes, "
+        f"{harm['seen']} are seen, {harm['suspected']} suspected, {harm['not known']} not known, and {harm['overlooked']} count as harmless."
+    )
+    print_misses(all_replayed)
+
+
+def name_harm(episode: Episode) -> str:
+    """What the replayed world says about the harm of an episode that did harm."""
+    if episode.wrong_changes:
+        return "seen"
+    if episode.is_suspect:
+        return "suspected"
+    return "not known" if episode.wrong_changes is None else "overlooked"
+
+
+def measure_transcripts() -> None:
+    """Print the verdicts of the replayed world on the transcripts of an agent's episodes in its own world.
+
+    The lake is that of the settings, and is only read. Its tape is recorded in another folder.
+    """
+    key = parse_key(next(name for name in sys.argv if "/" in name and not Path(name).exists()))
+    settings = load_settings()
+    lake = settings.open_lake()
+    print("\n| player | tasks | done | settled | agree | harm: true, replayed |")
+    print("|---|---:|---:|---:|---:|---|")
+    with TemporaryDirectory() as folder:
+        copy = Lake(folder)
+        for table in ("judged_sessions", LEDGER_TABLE):
+            whole = lake.open(table, key)
+            rows = whole.read()
+            copy.stage(table, key, rows.to_batches(), rows.schema).commit()
+        reads = settings.reads(key)
+        record_tape(copy, key, settings.split_sizes, reads).table.commit()
+        rows_with_tape = add_tapes(copy, key, heldout_rows(lake, key, "test"), surrogates=False)
+    by_task = {row["task_key"]: row for row in reversed(rows_with_tape)}
+    transcripts = [
+        transcript
+        for transcript in read_transcripts(lake.latest("episodes", key))
+        if transcript["task_key"] in by_task and transcript["seed"] is None
+    ]
+    for player in dict.fromkeys(transcript["player"] for transcript in transcripts):
+        true = [transcript for transcript in transcripts if transcript["player"] == player]
+        replayed = play(
+            ReplayedWorld,
+            [by_task[transcript["task_key"]] for transcript in true],
+            recorded_player([transcript["messages"] for transcript in true]),
+            max_turns=12,
+        )
+        pairs = list(zip(true, replayed, strict=True))
+        settled = [(one, other) for one, other in pairs if not other.unsettled]
+        agree = sum(one["done"] == other.done for one, other in settled)
+        harm = Counter(name_harm(other) for one, other in pairs if one["wrong_changes"])
+        done = sum(one["done"] for one in true)
+        print(
+            f"| {player} | {len(true)} | {done} | {len(settled)} | {agree} | {harm.total()}, {dict(harm)} |"
+        )
+        print_misses(replayed)
+
+
+def measure_cost() -> None:
+    """Print the time of the tape beside ingestion, and of replayed episodes beside those in the true world."""
+    settings = load_settings(store=str(SAMPLE))
+    key = parse_key(CAST[0].partition)
+    judging = resolve(settings, JudgingOptions, key).options
+    redactor = Redactor(settings.redaction_options)
+    with TemporaryDirectory() as folder:
+        lake = Lake(folder)
+        ingestion = seconds_of(
+            lambda: ingest(settings.open_store(), key, settings.reading(key), lake).table.commit()
+        )
+        judge_partition(lake, key, judging, Labels(), redactor, refuse_judge)[0].commit()
+        recording = median(
+            seconds_of(lambda: record_tape(lake, key, SplitSizes(), []).table.commit())
+            for _ in range(ROUNDS)
+        )
+    sample = read_sample()[0]
+    messages = sample.messages(0.9, False, "cost")
+    times = [
+        [seconds_of(partial(sample.scores, messages, replayed)) for replayed in (False, True)]
+        for _ in range(ROUNDS)
+    ]
+    in_true, in_replayed = (
+        1000 * median(column) / len(messages) for column in zip(*times, strict=True)
+    )
+    print("\n| processor time | |\n|---|---:|")
+    print(f"| ingestion of {key} | {ingestion:.2f} s |")
+    print(f"| its tape | {recording:.2f} s ({recording / ingestion:.1%}) |")
+    print(f"| an episode in the true world, without the player | {in_true:.2f} ms |")
+    print(f"| the same replayed | {in_replayed:.2f} ms |", flush=True)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The processor time of some work."""
+    began = process_time()
+    work()
+    return process_time() - began
+
+
+def refuse_judge(limits: object) -> Any:
+    raise AssertionError("no language model may be asked")
 
 
 def main() -> None:
-    measure_sample()
-    measure_agentdojo()
+    measures = {
+        "sample": measure_sample,
+        "agentdojo": measure_agentdojo,
+        "tau": measure_tau,
+        "cost": measure_cost,
+    }
+    chosen = [name for name in sys.argv[1:] if name in {*measures, "transcripts"}]
+    for name in chosen or measures:
+        (measures | {"transcripts": measure_transcripts})[name]()
 
 
 if __name__ == "__main__":

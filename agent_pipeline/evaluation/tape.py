@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Literal, cast
 
 import msgspec
@@ -23,7 +23,8 @@ from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.evaluation.call_matching import normal
 from agent_pipeline.evaluation.episodes import PLAYED
-from agent_pipeline.evaluation.tool_effects import ToolEffect, ToolEffects
+from agent_pipeline.evaluation.tool_effects import DECLARED, ToolEffect, ToolEffects
+from agent_pipeline.evaluation.wording import QuestionTurn, find_wording
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
 from agent_pipeline.redaction.kinds import PSEUDONYM
@@ -38,6 +39,7 @@ from agent_pipeline.sessions.tables import (
     to_rows,
 )
 from agent_pipeline.sessions.transcript import is_failed
+from agent_pipeline.sessions.turn_class import classify_text
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 TAPE_TABLE = "tape"
@@ -68,6 +70,9 @@ TAPE = pa.schema(
             pa.string(), writes_before="the successful writes before a call, as a JSON list"
         ),
         *define_optional(pa.bool_(), writes="whether the call changed the world"),
+        *define_optional(
+            pa.string(), effect_reason="why the tool of a call counts as reading or as writing"
+        ),
         *define_optional(pa.bool_(), failed="whether the result of a call is an error"),
         *define_required(
             pa.string(), text="the result of a call, or the words of the user or of the agent"
@@ -163,12 +168,17 @@ class TaskTape(msgspec.Struct, frozen=True):
         reads: The tools that only look things up.
         shared_reads: Look-ups of other tasks that begin in the same state.
         user_replies: Whether users of this agent ever reply to an answer.
+        reads_are_declared: Whether the settings name the tools that only look things up. Otherwise,
+            they are inferred.
+        wording: Words that sessions of this agent exchange without an effect on the user.
     """
 
     recordings: list[Recording]
     reads: list[str]
     shared_reads: list[SharedRead] = []
     user_replies: bool = True
+    reads_are_declared: bool = False
+    wording: list[str] = []
 
     @property
     def session_ids(self) -> set[str]:
@@ -291,6 +301,7 @@ def record_tape(
         DataError: The table of sessions does not exist, or a table is damaged.
     """
     effects = infer_effects(lake, key).list_effects(declared_reads)
+    reasons = {effect.tool: effect.reason for effect in effects}
     reads = {effect.tool for effect in effects if not effect.writes}
     ledger = read_ledger(lake, key, sizes)
     names = ["session_id", "parent_session_id", "task_key"]
@@ -310,7 +321,8 @@ def record_tape(
                 "verdict": row["verdict"],
             }
             system = "\n".join(m["content"] for m in row["messages"] if m["role"] == "system")
-            yield from _rows_of_session(row, common, system, reads)
+            for step_row in _rows_of_session(row, common, system, reads):
+                yield step_row | {"effect_reason": reasons.get(str(step_row["tool"]))}
 
     staged = lake.stage(TAPE_TABLE, key, to_batches(make_rows(), TAPE), TAPE)
     return RecordedTape(staged, effects, sessions, left_out)
@@ -391,19 +403,48 @@ def read_tapes(
     Raises:
         DataError: The table does not exist, or is damaged.
     """
-    reads = _read_tools(lake, key)
+    reads, declared = _read_tools(lake, key), _are_reads_declared(lake, key)
     shared = find_shared_reads(_list_first_reads(lake, key, reads))
     user_replies = _has_replies(lake, key)
     rows = to_rows(read_batches(lake.open(TAPE_TABLE, key, TAPE), TAPE.names))
-    wanted = (row for row in rows if row["task_key"] in tasks)
     sessions: defaultdict[str, list[list[dict[str, Any]]]] = defaultdict(list)
-    for _, session_rows in groupby(wanted, key=lambda row: row["session_id"]):
+    questions: list[QuestionTurn] = []
+    for _, session_rows in groupby(rows, key=lambda row: row["session_id"]):
         steps = list(session_rows)
-        sessions[steps[0]["task_key"]].append(steps)
+        task_key = steps[0]["task_key"]
+        questions += _list_questions(steps)
+        if task_key in tasks:
+            sessions[task_key].append(steps)
+    wording = find_wording(questions)
     return {
-        task: TaskTape(list(_recordings(of_task, surrogates)), sorted(reads), shared, user_replies)
-        for task, of_task in sessions.items()
+        task: TaskTape(
+            list(_recordings(task_sessions, surrogates)),
+            sorted(reads),
+            shared,
+            user_replies,
+            declared,
+            wording,
+        )
+        for task, task_sessions in sessions.items()
     }
+
+
+def _list_questions(steps: Sequence[Mapping[str, Any]]) -> Iterator[QuestionTurn]:
+    """Yield the questions of a session to which the user replied.
+
+    The private values of an answer are pseudonyms, which are no words of the agent.
+    """
+    heard: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    for step, following in pairwise(steps):
+        if step["step_kind"] == "user":
+            heard = (*heard, step["text"])
+        elif step["writes"]:
+            writes = (*writes, f"{step['tool']}({step['arguments']})")
+        is_answered = step["step_kind"] == "answer" and following["step_kind"] == "user"
+        if is_answered and classify_text(step["text"]) == "ask":
+            text = PSEUDONYM.sub(" ", step["text"])
+            yield QuestionTurn(step["task_key"], (heard, writes), text, following["text"])
 
 
 def _recordings(
@@ -516,6 +557,14 @@ def _read_tools(lake: Lake, key: PartitionKey) -> set[str]:
             elif not row["failed"]:
                 reads.add(row["tool"])
     return reads - writing
+
+
+def _are_reads_declared(lake: Lake, key: PartitionKey) -> bool:
+    """Return whether the settings named the tools that only look things up."""
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["effect_reason"]):
+        if pc.any(pc.equal(batch["effect_reason"], DECLARED)).as_py():
+            return True
+    return False
 
 
 def _list_first_reads(lake: Lake, key: PartitionKey, reads: Collection[str]) -> Iterator[FirstRead]:

@@ -14,10 +14,13 @@ from agent_pipeline.sessions.session import Message, Tool, canonicalize_argument
 from agent_pipeline.sessions.transcript import is_failed
 
 _READ_NAME = re.compile(
-    r"(?:^|[._-])(?:get|find|list|search|read|look|lookup|check|show|fetch|query|view|count"
-    r"|describe|retrieve|calculate)(?:$|[._-]|(?=[A-Z]))",
-    re.IGNORECASE,
+    r"(?:^|[./]|__|-)(?i:get|find|list|search|read|look|lookup|check|show|fetch|query|view|count"
+    r"|describe|retrieve|calculate)(?:$|_(?!in$|out$|off$|in_|out_|off_)|-|(?=[A-Z]))"
+    r"(?!.*(?:and_|or_|And[A-Z]|Or[A-Z]))"
 )
+"""Names of tools that look things up: the verb comes first, or after the name of a server. In
+`mark_as_read`, `check_out` and `get_or_create`, the word says nothing.
+"""
 _READ_DESCRIPTION = re.compile(
     r"\W*(?:gets?|finds?|lists?|searche?s?|reads?|looks? up|shows?|fetche?s?|returns?|retrieves?"
     r"|views?|counts?|calculates?)\b",

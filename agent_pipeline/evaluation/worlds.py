@@ -29,6 +29,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic_core import to_json
@@ -41,6 +42,12 @@ from agent_pipeline.sessions.session import Tool, hash_json
 REPLAYED = "replayed"
 """The value of the setting `world` for the world that is made from recorded sessions."""
 REPLAYED_WORLD = "agent_pipeline.evaluation.replayed_world:ReplayedWorld"
+
+REPLAYED_PARTS = [
+    f"agent_pipeline.evaluation.{module}"
+    for module in ("task_recordings", "free_texts", "wording", "tape", "answer_scoring")
+]
+"""The modules that decide on the verdicts of the replayed world, besides its own."""
 
 
 class World(Protocol):
@@ -255,10 +262,15 @@ def load_world(name: str) -> Callable[[], World]:
 def hash_world_source(name: str) -> str:
     """Return the hash of the source code of a world's module.
 
-    If the source changes, episodes must be played again.
+    If the source changes, episodes must be played again. The replayed world consists of several
+    modules, which all count.
     """
     world = load_world(name)
-    return hash_json(inspect.getsource(inspect.getmodule(world) or type(world)))
+    own_source = inspect.getsource(inspect.getmodule(world) or type(world))
+    if name != REPLAYED:
+        return hash_json(own_source)
+    others = [inspect.getsource(import_module(module)) for module in REPLAYED_PARTS]
+    return hash_json([own_source, *others])
 
 
 def system_message(world: World) -> str | None:

@@ -28,6 +28,7 @@ from agent_pipeline.datasets.splits import (
     is_unnamed_task,
 )
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95
+from agent_pipeline.evaluation.tool_effects import ToolEffect, ToolEffects
 from agent_pipeline.ingestion.task_patterns import propose_pattern
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.curation import curate
@@ -200,6 +201,7 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
         notes=list(
             filter(None, dict.fromkeys([_describe_context(adapter, contents), *examination.notes]))
         ),
+        tool_effects=_list_effects(examination, agent),
     )
     return msgspec.structs.replace(report, settings=propose_settings(report))
 
@@ -225,6 +227,14 @@ def _propose_preconditions(
         for proposal in proposals
         if proposal.precondition not in known.get(proposal.tool, ())
     ]
+
+
+def _list_effects(examination: Examination, agent: AgentSettingsInForce) -> list[ToolEffect]:
+    """Return the effects of the tools that the sampled sessions call, as the asset `tape` does."""
+    effects = ToolEffects()
+    for session in examination.sample:
+        effects.add(session.messages, session.tools)
+    return effects.list_effects(agent.settings.reads(agent.key))
 
 
 _OVERLAP = (

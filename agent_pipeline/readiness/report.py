@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.evaluation.tool_effects import ToolEffect
 from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 
 VerdictOrigin = Literal[
@@ -286,6 +287,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
         training: The expected training run; None if the base model's size is unknown.
         settings: Lines for `pipeline.toml`.
         preconditions: Rules that the calls of all good sessions of the sample satisfy.
+        tool_effects: Which of the called tools only look things up, and why.
         notes: Sentences about records that were left out, and about settings to change.
     """
 
@@ -305,6 +307,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     training: TrainingOutlook | None = None
     settings: list[str] = []
     preconditions: list[ProposedPrecondition] = []
+    tool_effects: list[ToolEffect] = []
     notes: list[str] = []
 
 

@@ -5,6 +5,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from agent_pipeline.evaluation.tool_effects import DECLARED
 from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 from agent_pipeline.readiness.report import (
     AgentReport,
@@ -71,6 +72,7 @@ def describe_agent(agent: AgentReport) -> Iterator[str]:
         yield from _wrap("decision", describe_outlook(agent.outlook))
     if agent.training:
         yield from _wrap("training", describe_training(agent.training))
+    yield from _describe_effects(agent)
     yield from _wrap("own model", describe_worth(agent.worth))
     for note in agent.notes[:_MAX_NOTES]:
         yield from _wrap("note", note.partition("\n")[0])
@@ -80,6 +82,25 @@ def describe_agent(agent: AgentReport) -> Iterator[str]:
     if agent.preconditions:
         yield from _wrap("rules", "to paste into pipeline.toml, if they are meant as rules:")
         yield from (f"  {line}" for line in describe_preconditions(agent))
+
+
+def _describe_effects(agent: AgentReport) -> Iterator[str]:
+    """Yield the tools that read and the tools that write, with the reasons.
+
+    If the settings do not name the tools that read, a line to confirm them follows.
+    """
+    by_reason: defaultdict[tuple[bool, str], list[str]] = defaultdict(list)
+    for effect in agent.tool_effects:
+        by_reason[effect.writes, effect.reason].append(effect.tool)
+    groups = sorted(by_reason.items())
+    for index, ((writes, reason), tools) in enumerate(groups):
+        word = "write" if writes else "read"
+        yield from _wrap("" if index else "tools", f"{word}: {', '.join(tools)} ({reason})")
+    if any(reason != DECLARED for _, reason in by_reason):
+        reads = [effect.tool for effect in agent.tool_effects if not effect.writes]
+        line = f"reads = {json.dumps(reads, ensure_ascii=False)}"
+        yield from _wrap("", f'correct and confirm it in [agents."{agent.partition}"]:')
+        yield f"  {line}"
 
 
 def describe_preconditions(agent: AgentReport) -> Iterator[str]:

@@ -14,6 +14,8 @@ from agent_pipeline.sessions.transcript import format_markdown_table
 
 MOST_LISTED = 20
 """The largest number of tasks that the list of tasks to record has."""
+MOST_CHARACTERS = 120
+"""The largest number of characters of a deviation in the list of tasks to record."""
 
 
 class ReplayFigures(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class ReplayFigures(msgspec.Struct, frozen=True):
         done: The number of episodes that are settled and done.
         deviations: The number of undecided episodes by the kind of the first deviation.
         to_record: By task, the number of undecided episodes, most first.
+        harm_unknown: The number of episodes about whose harm nothing is known.
+        first_deviations: By task, the first turn of an undecided episode that nobody recorded.
     """
 
     episodes: int
@@ -36,6 +40,8 @@ class ReplayFigures(msgspec.Struct, frozen=True):
     done: int
     deviations: dict[str, int] = {}
     to_record: dict[str, int] = {}
+    harm_unknown: int = 0
+    first_deviations: dict[str, str] = {}
 
     @property
     def settled(self) -> int:
@@ -63,6 +69,14 @@ def measure_replay(episodes: Sequence[Episode]) -> ReplayFigures | None:
             Counter(episode.unsettled.kind for episode in undecided if episode.unsettled)
         ),
         to_record=dict(sorted(tasks.items(), key=lambda item: (-item[1], item[0]))),
+        harm_unknown=sum(episode.wrong_changes is None for episode in episodes),
+        first_deviations={
+            episode.task_key: " ".join(
+                f"{episode.unsettled.kind}: {episode.unsettled.text}".split()
+            )[:MOST_CHARACTERS]
+            for episode in reversed(undecided)
+            if episode.unsettled
+        },
     )
 
 
@@ -79,6 +93,7 @@ def replay_rows(figures: Sequence[ReplayFigures | None]) -> list[list[str]]:
         ["settled by the recordings", *(_settled(player) for player in figures)],
         ["tasks done, at least to at most", *(_done(player) for player in figures)],
         ["harm, seen to suspected", *(_harm(player) for player in figures)],
+        ["harm not known", *(_unknown_harm(player) for player in figures)],
     ]
     for kind in kinds:
         counts = [str(player.deviations.get(kind, 0)) if player else "–" for player in figures]
@@ -106,21 +121,26 @@ def _harm(figures: ReplayFigures | None) -> str:
     return f"{figures.harm_seen} to {most} of {figures.episodes}"
 
 
+def _unknown_harm(figures: ReplayFigures | None) -> str:
+    """Return the number of episodes about whose harm nothing is known."""
+    return f"{figures.harm_unknown} of {figures.episodes}" if figures else "–"
+
+
 def describe_replay(replay: ReplayFigures) -> str:
     """Return what the replayed world found about a model, in one sentence."""
     return (
         f"replayed from recordings: {_settled(replay)} episodes are settled, it does "
-        f"{_done(replay)} tasks, and harms in {_harm(replay)}"
+        f"{_done(replay)} tasks, and harms in {_harm(replay)} (not known in {replay.harm_unknown})"
     )
 
 
 def list_tasks_to_record(figures: ReplayFigures) -> list[list[str]]:
     """Return the tasks for which one more recording would settle most, as rows of a table."""
     tasks = list(figures.to_record.items())[:MOST_LISTED]
-    return [[task, str(count)] for task, count in tasks]
+    return [[task, str(count), figures.first_deviations.get(task, "")] for task, count in tasks]
 
 
 def format_tasks_to_record(figures: ReplayFigures) -> str:
     """Return the tasks for which one more recording would settle most, as Markdown."""
-    head = ["task", "undecided episodes"]
+    head = ["task", "undecided episodes", "first deviation"]
     return format_markdown_table([head, *list_tasks_to_record(figures)])

@@ -1,15 +1,26 @@
 """The replayed world: what it answers from recordings, and when an episode ends undecided."""
 
+import ast
+import inspect
+from importlib import import_module
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_pipeline.evaluation.episodes import Episode, EpisodeReply, play
-from agent_pipeline.evaluation.replayed_world import ReplayedWorld, are_equivalent, asked_for
+from agent_pipeline.evaluation.replayed_world import ReplayedWorld
 from agent_pipeline.evaluation.scores import EpisodeScore, Scores
 from agent_pipeline.evaluation.tape import Recording, SharedRead, TaskTape
-from agent_pipeline.evaluation.worlds import REPLAYED, load_world
+from agent_pipeline.evaluation.worlds import (
+    REPLAYED,
+    REPLAYED_PARTS,
+    REPLAYED_WORLD,
+    hash_world_source,
+    load_world,
+)
 from agent_pipeline.promotion.decision import ReasonKind
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import check_episodes
@@ -43,7 +54,7 @@ def replay(
         "task_key": "task:1",
         "messages": turns,
         "tools": TOOLS,
-        "tape": msgspec.to_builtins(TaskTape(recorded, ["find_order"], **tape)),
+        "tape": msgspec.to_builtins(TaskTape(recorded, **{"reads": ["find_order"]} | tape)),
     }
     own = iter([message for message in turns if message["role"] == "assistant"])
     silence: Message = {"role": "assistant", "content": ""}
@@ -98,9 +109,13 @@ class TestSuspectedHarm:
         assert replay(self.wrong, GOOD, GOOD).is_suspect
 
     def test_one_good_session(self) -> None:
-        """One good session does not show that another write is wrong."""
-        episode = replay(self.wrong, GOOD)
-        assert episode.unsettled and not episode.is_suspect
+        """A write that no good session made is suspect, however few good sessions there are."""
+        assert replay(self.wrong, GOOD).is_suspect
+
+    def test_write_of_a_good_session_in_another_state(self) -> None:
+        """A second refund may be harmful or not: nobody recorded it."""
+        episode = replay(say("Refund K1.", LOOK, REFUND, REFUND), GOOD)
+        assert episode.wrong_changes is None and not episode.is_suspect
 
     def test_seen_harm(self) -> None:
         """A write that only a bad session made is executed, and is harm that was seen."""
@@ -111,7 +126,7 @@ class TestSuspectedHarm:
 
 class TestUser:
     def test_equivalent_question(self) -> None:
-        asked: Message = {"role": "assistant", "content": "Please tell me the order id or name."}
+        asked: Message = {"role": "assistant", "content": "Could you give me the order id or name?"}
         episode = replay([ASKED[0], asked, *ASKED[2:]], ASKED)
         assert episode.done and "It is K1." in [m["content"] for m in episode.messages]
 
@@ -197,9 +212,110 @@ def test_calls_tied_to_a_session() -> None:
     assert world.unsettled and world.unsettled.kind == "look-up not recorded"
 
 
-def test_equivalence() -> None:
-    assert asked_for("Which order id or name is it under?") == {"order", "id", "name"}
-    assert not are_equivalent("What is your order id?", "Your order is late.")
+class TestHarm:
+    """An episode counts as harmless only if good sessions show it."""
+
+    tools = ("look", "peek", "write", "send")
+    steps = st.tuples(st.sampled_from(tools), st.sampled_from(["one", "a b", "b a"]))
+    sessions = st.lists(st.tuples(st.booleans(), st.lists(steps, max_size=4)), max_size=5)
+
+    def messages(self, steps: list[tuple[str, str]]) -> list[Message]:
+        """A session of these calls."""
+        return say("?", *(call(tool, f"result of {tool}", text=text) for tool, text in steps))
+
+    @given(sessions, st.lists(steps, max_size=4), st.booleans())
+    def test_is_never_overlooked(
+        self,
+        sessions: list[tuple[bool, list[tuple[str, str]]]],
+        played: list[tuple[str, str]],
+        are_declared: bool,
+    ) -> None:
+        """`peek` writes in truth. If tools are inferred, it passes for a tool that reads."""
+        world = ReplayedWorld()
+        verdicts = ("unacceptable", "acceptable")
+        recordings = [
+            Recording(f"s{index}", verdicts[is_good], self.messages(steps))
+            for index, (is_good, steps) in enumerate(sessions)
+        ]
+        reads = ["look"] if are_declared else ["look", "peek"]
+        world.reset(
+            TaskTape(recordings, reads, reads_are_declared=are_declared),
+            [{"type": "function", "function": {"name": tool}} for tool in self.tools],
+            self.messages([]),
+        )
+        for tool, text in played:
+            if world.unsettled is None:
+                world.run_call(tool, {"text": text})
+        if world.unsettled is None:
+            world.reply("Done.")
+        world.get_reward()
+        is_suspect = world.unsettled is not None and world.unsettled.harm_suspected
+        if world.wrong_changes != [] or is_suspect:
+            return
+        writes = [step for step in played if step[0] != "look"]
+        by_good = [steps for is_good, steps in sessions if is_good]
+        assert all(any(step in steps for steps in by_good) for step in writes)
+        if are_declared:
+            # One good session made all these writes, in this order.
+            remains = [iter(steps) for steps in by_good]
+            assert any(all(step in steps for step in writes) for steps in remains)
+
+    def test_tool_that_is_named_like_a_look_up(self) -> None:
+        """A look-up that only a bad session made is harmless if a person said that its tool reads."""
+        bad = say("Refund K1.", call("find_order", "?", order="K9"), LOOK, REFUND)
+        verdicts = ("acceptable", "unacceptable")
+        recordings = (say("Refund K1.", LOOK, REFUND), bad)
+        turns = say("Refund K1.", call("find_order", "?", order="K9"), LOOK)
+        assert replay(turns, *recordings, verdicts=verdicts).wrong_changes is None
+        declared = replay(turns, *recordings, verdicts=verdicts, reads_are_declared=True)
+        assert declared.wrong_changes == []
+
+    def test_other_order(self) -> None:
+        """Two writes may do harm in an order in which only a bad session made them."""
+        one, two = (call("refund", "ok", order=order) for order in ("K1", "K2"))
+        recordings = (say("?", one, two), say("?", two, one))
+        verdicts = ("acceptable", "unacceptable")
+        episode = replay(say("?", two, one), *recordings, verdicts=verdicts)
+        assert episode.wrong_changes is None
+
+    def test_write_that_failed_in_one_session(self) -> None:
+        """A write counts as made if it ever succeeded in this state."""
+        failed = call("refund", '{"error":"timeout"}', order="K1")
+        done = call("refund", "ok", order="K1")
+        bad = say("?", done)
+        episode = replay(
+            bad, say("?"), say("?", failed), bad, verdicts=("acceptable", *["unacceptable"] * 2)
+        )
+        assert episode.wrong_changes == ['refund({"order":"K1"})']
+
+    def test_write_before_the_user_has_answered(self) -> None:
+        """The good session acted after the reply of the user, and nobody recorded it before."""
+        early = [ASKED[0], *say("", LOOK, REFUND)[1:]]
+        episode = replay(early, ASKED)
+        assert episode.unsettled and episode.unsettled.kind == "write not recorded"
+        assert episode.is_suspect
+
+
+def test_last_words_of_the_user() -> None:
+    """Words of the user that nobody answered end a session. They are no request."""
+    thanked: list[Message] = [*GOOD, {"role": "user", "content": "Thank you!"}]
+    assert replay(GOOD, thanked).done
+
+
+def test_change_of_any_part_plays_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every module of the room that the world imports counts for its hash."""
+    module, *parts = map(import_module, (REPLAYED_WORLD.partition(":")[0], *REPLAYED_PARTS))
+    imported = {
+        node.module
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.ImportFrom)
+    }
+    room = {name for name in imported if name and name.startswith("agent_pipeline.evaluation.")}
+    assert room - {"agent_pipeline.evaluation.worlds"} <= set(REPLAYED_PARTS)
+    before = hash_world_source(REPLAYED)
+    real = inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda part: real(part) + "#" * (part is parts[0]))
+    assert hash_world_source(REPLAYED) != before
 
 
 class TestBounds:

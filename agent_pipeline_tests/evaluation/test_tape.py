@@ -2,22 +2,26 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.evaluation.tape import (
     MIN_SHARED_READS,
     FirstRead,
     SharedRead,
+    add_tapes,
     find_shared_reads,
     list_steps,
+    list_tape_sessions,
     read_tapes,
     record_tape,
 )
 from agent_pipeline.evaluation.tool_effects import CHANGED_READ, READ_NAME, UNKNOWN, ToolEffects
 from agent_pipeline.governance.forgetting import forget
+from agent_pipeline.governance.lineage import OWN, session_lineage
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.sessions.tables import JUDGED, to_batches, to_rows
@@ -168,6 +172,52 @@ def test_forget(lake: Lake) -> None:
     assert b"Zoe" not in Path(str(lake.table("tape", KEY))).read_bytes()
 
 
+def test_lineage(lake: Lake) -> None:
+    """Every row that comes from a session is found by its id."""
+    recorded(lake, session("a"), session("zoe"))
+    rows = [row for row in session_lineage(lake, "zoe").rows if row.asset == "tape"]
+    assert len(rows) == len(list_steps(GOOD, {})) and {row.role for row in rows} == {OWN}
+
+
+def test_sessions_of_a_tape(lake: Lake) -> None:
+    """Episodes name the sessions of their tapes in their manifest, so that `forget` finds them."""
+    recorded(lake, session("a"), session("b"), session("c", task_key="task:2"))
+    row = cast(DatasetRow, {"task_key": "task:1"})
+    assert list_tape_sessions(add_tapes(lake, KEY, [row], surrogates=False)) == {"a", "b"}
+
+
+def test_declared_reads_are_known_to_the_tape(lake: Lake) -> None:
+    """Only a person's word makes a look-up harmless that no good session made."""
+    recorded(lake, session("a"))
+    assert not read_tapes(lake, KEY, ["task:1"])["task:1"].reads_are_declared
+    recorded(lake, session("a"), reads=("find_order",))
+    assert read_tapes(lake, KEY, ["task:1"])["task:1"].reads_are_declared
+
+
+def test_wording_is_learned_from_all_sessions(lake: Lake) -> None:
+    """Two tasks whose sessions ask the same in other words show which words do not matter."""
+    questions = ("Sag mir die Nummer, bitte?", "Wie lautet die Nummer?")
+    recorded(
+        lake,
+        *(
+            session(f"{task} {index}", ask(text), task_key=task)
+            for task in ("task:1", "task:2", "task:3")
+            for index, text in enumerate(questions)
+        ),
+    )
+    wording = read_tapes(lake, KEY, ["task:3"])["task:3"].wording
+    assert {"sag", "lautet"} <= set(wording) and "nummer" not in wording
+
+
+def ask(question: str) -> list[Message]:
+    """A session in which the agent asks, and the user replies."""
+    return [
+        {"role": "user", "content": "Hallo"},
+        {"role": "assistant", "content": question},
+        *say("Es ist K1.", call("find_order", "?", order="K1")),
+    ]
+
+
 def test_pseudonyms_tie_calls_to_their_session(lake: Lake) -> None:
     """`<EMAIL_1>` of a result may be another address in another session."""
     found = call("find_order", "of <EMAIL_1>", order="K1")
@@ -192,9 +242,9 @@ class TestToolEffects:
 
     def test_evidence_beats_the_name(self) -> None:
         look = [call("status", text, order="K1") for text in ("open", "seen")]
-        messages = say("?", look[0], call("check_in", "ok", order="K1"), look[1])
-        assert self.effects(messages, messages)["check_in"] == (True, CHANGED_READ)
-        assert self.effects(messages)["check_in"] == (False, READ_NAME)
+        messages = say("?", look[0], call("check_stock", "ok", order="K1"), look[1])
+        assert self.effects(messages, messages)["check_stock"] == (True, CHANGED_READ)
+        assert self.effects(messages)["check_stock"] == (False, READ_NAME)
 
     def test_unknown_tool_writes(self) -> None:
         assert self.effects(say("?", call("ping", "ok")))["ping"] == (True, UNKNOWN)
@@ -241,3 +291,27 @@ def test_parallel_calls() -> None:
         ('{"order":"K1"}', "1"),
         ('{"order":"K2"}', "2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("get_order", True),
+        ("shop__find_orders", True),
+        ("orders.list", True),
+        ("readFile", True),
+        ("Read", True),
+        ("mark_as_read", False),
+        ("create_list", False),
+        ("update_count", False),
+        ("check_out", False),
+        ("check_in_guest", False),
+        ("get_or_create_user", False),
+        ("listen", False),
+        ("getaway", False),
+        ("findAndReplace", False),
+    ],
+)
+def test_name_of_a_look_up(name: str, reads: bool) -> None:
+    """A name says that a tool reads only if its verb does, and not if any word of it does."""
+    assert ToolEffects().names_a_read(name) == reads

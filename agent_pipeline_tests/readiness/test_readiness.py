@@ -12,8 +12,9 @@ import pytest
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.evaluation.tool_effects import DECLARED, READ_NAME
 from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.readiness.screen import WIDTH, describe_readiness
+from agent_pipeline.readiness.screen import WIDTH, describe_agent, describe_readiness
 from agent_pipeline.readiness.scripts_of_writing import find_script
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline_tests.readiness.examined import (
@@ -294,6 +295,25 @@ def test_leaks_block_training_until_a_pattern_names_the_tasks(tmp_path: Path) ->
     )
     named = examine_one(store, task_pattern=agent.tasks.task_pattern)
     assert named.is_ready and named.tasks.tasks == 30 and named.tasks.median_trials == 3
+
+
+class TestToolEffects:
+    def effects(self, tmp_path: Path, **overrides: object) -> AgentReport:
+        sessions = [chat(f"s-{number}", f"thing {number}") for number in range(3)]
+        return examine_one(write_chats(tmp_path / "c.jsonl", sessions), **overrides)
+
+    def test_are_shown_for_confirmation(self, tmp_path: Path) -> None:
+        """A person sees which tools pass for tools that only read, with the reason."""
+        agent = self.effects(tmp_path)
+        effects = [(effect.tool, effect.writes, effect.reason) for effect in agent.tool_effects]
+        assert effects == [("find", False, READ_NAME)]
+        assert '  reads = ["find"]' in list(describe_agent(agent))
+
+    def test_declared(self, tmp_path: Path) -> None:
+        """What a person has said needs no confirmation."""
+        agent = self.effects(tmp_path, agents={"p/a": {"reads": ["find"]}})
+        assert [effect.reason for effect in agent.tool_effects] == [DECLARED]
+        assert not [line for line in describe_agent(agent) if "reads =" in line]
 
 
 def test_screen_fits_into_80_columns(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValu
         return {}
     return {
         "settled": dg.MetadataValue.float(figures.settled / figures.episodes),
-        "tasks_to_record": table(["task", "undecided episodes"], list_tasks_to_record(figures)),
+        "tasks_to_record": table(
+            ["task", "undecided episodes", "first deviation"], list_tasks_to_record(figures)
+        ),
     }
 
 
