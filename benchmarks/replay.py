@@ -26,7 +26,7 @@ from time import process_time
 from typing import Any
 
 from agent_pipeline.config.resolution import resolve
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.evaluation.episodes import Episode, play
@@ -51,7 +51,7 @@ from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.tables import judge_partition
-from agent_pipeline.keys import parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import check_episodes, check_possible_harm, check_seen_harm
@@ -502,18 +502,11 @@ def measure_cost() -> None:
     """Print the time of the tape beside ingestion, and of replayed episodes beside those in the true world."""
     settings = load_settings(store=str(SAMPLE))
     key = parse_key(CAST[0].partition)
-    judging = resolve(settings, JudgingOptions, key).options
-    redactor = Redactor(settings.redaction_options)
-    with TemporaryDirectory() as folder:
-        lake = Lake(folder)
-        ingestion = seconds_of(
-            lambda: ingest(settings.open_store(), key, settings.reading(key), lake).table.commit()
-        )
-        judge_partition(lake, key, judging, Labels(), redactor, refuse_judge)[0].commit()
-        recording = median(
-            seconds_of(lambda: record_tape(lake, key, SplitSizes(), []).table.commit())
-            for _ in range(ROUNDS)
-        )
+    rounds = []
+    for _ in range(ROUNDS):
+        with TemporaryDirectory() as folder:
+            rounds.append([seconds_of(step) for step in steps_of(settings, key, Lake(folder))])
+    ingestion, judging, recording = (median(column) for column in zip(*rounds, strict=True))
     sample = read_sample()[0]
     messages = sample.messages(0.9, False, "cost")
     times = [
@@ -525,9 +518,25 @@ def measure_cost() -> None:
     )
     print("\n| processor time | |\n|---|---:|")
     print(f"| ingestion of {key} | {ingestion:.2f} s |")
-    print(f"| its tape | {recording:.2f} s ({recording / ingestion:.1%}) |")
+    print(f"| judging | {judging:.2f} s |")
+    print(f"| the tape | {recording:.2f} s ({recording / ingestion:.1%} of ingestion) |")
     print(f"| an episode in the true world, without the player | {in_true:.2f} ms |")
     print(f"| the same replayed | {in_replayed:.2f} ms |", flush=True)
+
+
+def steps_of(settings: Settings, key: PartitionKey, lake: Lake) -> list[Callable[[], object]]:
+    """Ingestion, judging and the recording of the tape, to be run in this order."""
+    options = resolve(settings, JudgingOptions, key).options
+    redactor = Redactor(settings.redaction_options)
+
+    def judge() -> None:
+        judge_partition(lake, key, options, Labels(), redactor, refuse_judge)[0].commit()
+
+    return [
+        lambda: ingest(settings.open_store(), key, settings.reading(key), lake).table.commit(),
+        judge,
+        lambda: record_tape(lake, key, SplitSizes(), []).table.commit(),
+    ]
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -162,7 +162,8 @@ class Wording:
         common = good_values[0].intersection(*good_values) - set(known)
         if not common and answer_class == "answer":
             return any(self.content(answer) == self.content(text) for text in same_class)
-        return common <= stated <= set.union(*good_values) | set(known)
+        allowed = set(known).union(*good_values)
+        return common <= stated <= allowed
 
 
 def find_wording(questions: Iterable[QuestionTurn]) -> list[str]:
@@ -181,7 +182,7 @@ def find_wording(questions: Iterable[QuestionTurn]) -> list[str]:
     tasks_by_word: defaultdict[str, set[str]] = defaultdict(set)
     for (task_key, *_), wordings in texts.items():
         word_sets = [list_words(text) for text in wordings]
-        exchanged = set.union(*word_sets) - set.intersection(*word_sets)
+        exchanged = word_sets[0].union(*word_sets) - word_sets[0].intersection(*word_sets)
         for word in exchanged - _NEGATIONS - _NUMERALS:
             tasks_by_word[word].add(task_key)
     return sorted(
