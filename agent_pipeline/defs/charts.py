@@ -22,7 +22,7 @@ RUNS = 30
 Point = tuple[float, float]
 
 _COLOURS = ("slateblue", "darkorange")
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 700, 24, 180
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 400, 24, 180
 
 
 def line_chart(
@@ -61,8 +61,11 @@ def line_chart(
         path = _draw([place(point) for point in points])
         parts.append(f"<path d='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
         label = f"{name}: {lines[name][-1][1]:.3g}"
-        parts.append(_text(_LEFT + 10 + 250 * number, 14, label, f" fill='{colour}'"))
-    head = "<svg xmlns='http://www.w3.org/2000/svg' width='720' height='200' fill='gray'>"
+        parts.append(_text(_LEFT + 190 * number, 14, label, f" fill='{colour}'"))
+    head = (
+        "<svg xmlns='http://www.w3.org/2000/svg' width='404' height='200' fill='gray' "
+        "font-family='sans-serif' font-size='13'>"
+    )
     svg = f"{head}{''.join(parts)}</svg>"
     encoded = quote(svg, safe="/:=,-'")
     return dg.MetadataValue.md(f"![chart](data:image/svg+xml,{encoded})")

@@ -3,6 +3,8 @@
 The figures belong to `production`. The page has no text of a session.
 """
 
+from collections.abc import Sequence
+
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.production import (
     Estimate,
@@ -35,6 +37,10 @@ FIGURES_HEAD = [
 """The head of the tables of figures. `describe_figures` returns their rows."""
 
 
+UNKNOWN = ("–", "– of 0")
+"""How a table shows a figure that is not known."""
+
+
 def make_production_page(lake: Lake, key: PartitionKey, report: ProductionReport) -> Page:
     """Return the page about the sessions of production.
 
@@ -42,14 +48,13 @@ def make_production_page(lake: Lake, key: PartitionKey, report: ProductionReport
         DataError: A table is damaged, or an older version wrote it.
     """
     weeks = [[week.week, *describe_figures(week)] for week in report.weeks]
-    totals = [describe_figures(row) for row in report.totals]
-    tables = [("All weeks", [FIGURES_HEAD, *totals])] if totals else []
+    tables = [("All weeks", make_figures_table(report))] if report.totals else []
     for comparison in report.comparisons:
         if comparison.same_tasks:
             title = f"Tasks that both the champion and {NAMES[comparison.rival]} did"
             tables.append((title, describe_same_tasks(comparison.same_tasks)))
     if weeks:
-        tables.append(("Per week and model", [["week", *FIGURES_HEAD], *weeks]))
+        tables.append(("Per week and model", drop_unknown([["week", *FIGURES_HEAD], *weeks])))
     requests = [str(comparison) for comparison in compare_models(lake, key)[:1]]
     return Page(
         title=f"Production of {key}",
@@ -114,14 +119,29 @@ def describe_limits(report: ProductionReport) -> list[str]:
     """Return a sentence about everything that the figures leave out."""
     sentences = list(report.notes)
     if report.without_time:
-        sentences.append(f"{report.without_time} sessions have no time")
+        sentences.append(f"sessions without a time: {report.without_time}")
     if report.without_model:
-        sentences.append(f"{report.without_model} sessions name no model")
+        sentences.append(f"sessions that name no model: {report.without_model}")
     unjudged = sum(row.sessions - row.good.count for row in report.totals)
     if unjudged:
         sessions = sum(row.sessions for row in report.totals)
         sentences.append(f"nobody judged {unjudged} of the {sessions} sessions")
     return [sentence.rstrip(".") for sentence in sentences]
+
+
+def make_figures_table(report: ProductionReport) -> list[list[str]]:
+    """Return the figures of all weeks, per model. The first row is the head."""
+    return drop_unknown([FIGURES_HEAD, *map(describe_figures, report.totals)])
+
+
+def drop_unknown(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return a table without the columns of which no row knows a value."""
+    known = [
+        index
+        for index in range(len(rows[0]))
+        if any(row[index] not in UNKNOWN for row in rows[1:]) or len(rows) == 1
+    ]
+    return [[row[index] for index in known] for row in rows]
 
 
 def describe_figures(row: ModelWeek) -> list[str]:

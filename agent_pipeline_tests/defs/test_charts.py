@@ -57,7 +57,7 @@ def test_scale() -> None:
     texts = [text.text for text in read(step_chart("loss", [(1, 2.0), (2, 1.0)]))]
     assert texts[1:3] == ["2", "0"] and "loss: 1" in texts and "step 1" in texts
     paths = [path.attrib["d"] for path in read(step_chart("loss", [(1, 2.0), (2, 1.0)]))[5:6]]
-    assert paths == ["M50,24l650,78"]
+    assert paths == ["M40,24l360,78"]
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_last_runs() -> None:
     (path,) = [
         part.attrib["d"] for part in read(charts[3]["last_runs"]) if part.get("stroke-width")
     ]
-    assert path == "M50,102l325,-39,325,-39"
+    assert path == "M40,102l180,-39,180,-39"

@@ -28,12 +28,11 @@ from agent_pipeline.promotion.production import (
     read_production_report,
 )
 from agent_pipeline.promotion.production_page import (
-    FIGURES_HEAD,
     describe_comparison,
-    describe_figures,
     describe_limits,
     describe_report,
     list_shares,
+    make_figures_table,
 )
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Lake
@@ -82,6 +81,7 @@ def production(
         remedies = [_describe_remedy(lake, key, report, rolled_back), stopped]
         for sentence in sentences:
             context.log.info(sentence)
+        head, *rows = make_figures_table(report)
         shares = list_shares(report)
         plot = (
             {"shares": weekly_shares(shares, "share of good sessions per week")} if shares else {}
@@ -92,7 +92,7 @@ def production(
             metadata={
                 "comparison": "\n".join(sentences),
                 **page_link(settings.pages_url, key, "production"),
-                "models": table(FIGURES_HEAD, map(describe_figures, report.totals)),
+                "models": table(head, rows),
                 "left_out": "; ".join(describe_limits(report)) or "nothing",
                 **plot,
                 **({"probation": summarize(rolled_back.decision)} if rolled_back else {}),
