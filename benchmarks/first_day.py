@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline_tests.tiny import make_tiny_base
+from agent_pipeline.testing.tiny_model import make_tiny_model
+from agent_pipeline_tests.tiny import embedded_base
 from benchmarks.redaction import REAL_TRACES
 
 PUBLIC_REPORTS = REAL_TRACES.parent / "public-reports"
@@ -188,6 +189,21 @@ def compare_with_truth(report: dict[str, Any], truth: Truth | None) -> str:
     return f"{sessions:,} / {good:,}{files}"
 
 
+def make_base(folder: Path) -> Path:
+    """Write a tiny model with the tokenizer and the context of the default base model."""
+    from transformers import AutoTokenizer
+
+    return make_tiny_model(
+        folder,
+        AutoTokenizer.from_pretrained(embedded_base().path),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        max_position_embeddings=8192,
+        initializer_range=0.15,
+    )
+
+
 def train(folder: Path, report: dict[str, Any], base: Path) -> str:
     """Train the first trainable agent with the tiny model, and return the outcome."""
     agent = next((agent for agent in report["agents"] if agent["is_ready"]), None)
@@ -234,7 +250,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print("| export | seconds | processor | sessions / good | answer | `materialize` |")
     print("|---|---:|---:|---:|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        base = make_tiny_base(Path(folder) / "base") if options.train else None
+        base = make_base(Path(folder) / "base") if options.train else None
         for export in EXPORTS:
             if not options.names or export.name in options.names:
                 print(try_export(export, base), flush=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from agent_pipeline.cli.doctor import find_exit_code, make_doctor, note_progress, propose_next
 from agent_pipeline.cli.registry import print_next
+from agent_pipeline.cli.words import with_noun
 from agent_pipeline.errors import PipelineError, SettingsError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         typer.echo(line)
     names = [choice.full_name for choice in added]
     if len(names) > MAX_NAMES:
-        names[MAX_NAMES:] = [f"{len(names) - MAX_NAMES:,} others"]
+        names[MAX_NAMES:] = [with_noun(len(names) - MAX_NAMES, "other setting")]
     what = ", ".join(names) or "nothing was missing"
     action = "written to" if is_new else "added to"
     console.print(f"\n{file}: {what} ({action} the file).", markup=False, soft_wrap=True)

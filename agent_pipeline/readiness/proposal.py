@@ -13,6 +13,7 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.readiness.base_choice import BaseChoice, propose_max_length
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.screen import describe_training
+from agent_pipeline.readiness.verdicts import ASSETS_THAT_PROMPT
 
 JudgeChoice = Literal["labels", "model", "nobody"]
 """Who will judge sessions without a verdict: people, a language model, or nobody yet."""
@@ -234,3 +235,10 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
         f"{tokens.p90:,}. Expected: {describe_training(outlook)}",
         is_hint=not needs_length,
     )
+    for asset in ASSETS_THAT_PROMPT if needs_length else ():
+        yield Choice(
+            ("agents", agent.partition, "assets", asset),
+            "max_length",
+            outlook.max_length,
+            "As long as the training rows, so that held-out conversations fit too.",
+        )

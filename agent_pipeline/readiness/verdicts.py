@@ -14,6 +14,12 @@ from agent_pipeline.readiness.report import (
 )
 from agent_pipeline.tokenization.length_check import propose_length
 
+ASSETS_THAT_PROMPT = ("evaluation", "episodes")
+"""Assets in which a model answers in held-out conversations.
+
+They have a `max_length` of their own, and `evaluation` fails if no conversation fits.
+"""
+
 
 @dataclass(frozen=True)
 class EmptySplits:
@@ -115,6 +121,9 @@ def propose_settings(agent: AgentReport) -> list[str]:
         adapter.append(f"most_dropped = {agent.most_dropped:g}  # longer rows lose their beginning")
     if adapter:
         lines += [f"[{table}.assets.sft_adapter]", *adapter]
+    if adapter and adapter[0].startswith("max_length"):
+        for asset in ASSETS_THAT_PROMPT:
+            lines += [f"[{table}.assets.{asset}]", adapter[0]]
     if agent.fuller_split is not None:
         lines += ["[split]  # before the first night only"]
         lines += [f"test = {agent.fuller_split.test:g}", f"select = {agent.fuller_split.select:g}"]

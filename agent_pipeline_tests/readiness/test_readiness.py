@@ -13,9 +13,13 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.evaluation.tool_effects import DECLARED, READ_NAME
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.readiness.base_choice import choose_base
+from agent_pipeline.readiness.proposal import Answers, propose_choices
 from agent_pipeline.readiness.report import AgentReport, Readiness
 from agent_pipeline.readiness.screen import WIDTH, describe_agent, describe_readiness
 from agent_pipeline.readiness.scripts_of_writing import find_script
+from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline_tests.readiness.examined import (
     build_by_assets,
@@ -211,9 +215,23 @@ def test_long_rows_are_a_blocker_with_the_remedy(tmp_path: Path) -> None:
         chat(f"s-{n}", f"find {n} " + "and a thing " * 1000, judgment="acceptable")
         for n in range(40)
     ]
-    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    store = write_chats(tmp_path / "c.jsonl", chats)
+    report = examine_store(store)
+    (agent,) = report.agents
     assert "length" in {blocker.kind for blocker in agent.blockers}
-    assert any(line.startswith("max_length = ") for line in agent.settings)
+    lines = tomllib.loads("\n".join(agent.settings))
+    assets = lines["agents"]["p/a"]["assets"]
+    # A model must also read such a conversation in the evaluation and in episodes.
+    assert set(assets) == {"sft_adapter", "evaluation", "episodes"}
+    assert len({options["max_length"] for options in assets.values()}) == 1
+    assert examine_one(store, agents=lines["agents"]).is_ready
+    base = choose_base(report.agents, TrainingMachine(EXACT, 64e9, 1e12))
+    written = {
+        choice.table[-1]: choice.value
+        for choice in propose_choices(report, [str(store)], Answers(base=base))
+        if choice.name == "max_length"
+    }
+    assert written == {asset: options["max_length"] for asset, options in assets.items()}
 
 
 def test_sessions_beyond_the_context_may_be_shortened(tmp_path: Path) -> None:
