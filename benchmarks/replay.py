@@ -57,6 +57,7 @@ from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import check_episodes, check_possible_harm, check_seen_harm
 from agent_pipeline.promotion.stored_scores import read_transcripts
 from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.sample.cast import CAST, Agent
 from agent_pipeline.sample.draw import DEFAULT_SEED
 from agent_pipeline.sample.flaws import flaws_of
@@ -468,11 +469,14 @@ def measure_transcripts() -> None:
         copy = Lake(folder)
         for table in ("judged_sessions", LEDGER_TABLE):
             whole = lake.open(table, key)
-            rows = whole.read()
-            copy.stage(table, key, rows.to_batches(), rows.schema).commit()
+            whole_table = whole.read()
+            copy.stage(table, key, whole_table.to_batches(), whole_table.schema).commit()
         reads = settings.reads(key)
         record_tape(copy, key, settings.split_sizes, reads).table.commit()
-        rows_with_tape = add_tapes(copy, key, heldout_rows(lake, key, "test"), surrogates=False)
+        rows = heldout_rows(lake, key, "test")
+        surrogates = settings.redaction.surrogates
+        shown = list(with_surrogates(rows) if surrogates else rows)
+        rows_with_tape = add_tapes(copy, key, shown, surrogates)
     by_task = {row["task_key"]: row for row in reversed(rows_with_tape)}
     transcripts = [
         transcript
