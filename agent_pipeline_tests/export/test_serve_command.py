@@ -1,16 +1,21 @@
 """`agent-pipeline serve PARTITION` with a real llama.cpp: the printed examples are run as they are."""
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
+from agent_pipeline.datasets.requests import REQUESTS_FILE, describe_requests
 from agent_pipeline.export.converter import convert
 from agent_pipeline.export.model_server import RunningServer
 from agent_pipeline.keys import PartitionKey
@@ -40,7 +45,8 @@ ROWS = [
 
 def make_champion(lake: Lake, base: Path) -> Artifact:
     """A champion whose GGUF file is a tiny base model."""
-    adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, {})
+    files = {REQUESTS_FILE: msgspec.json.encode(describe_requests(ROWS)).decode()}
+    adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, files)
     made_from = {"adapter": adapter.identity}
     building = lake.building(EXPORT, KEY, hash_json(made_from))
     convert(base, building / "model-f16.gguf")
@@ -84,6 +90,7 @@ def run_serve(monkeypatch: pytest.MonkeyPatch, while_served: Callable[[], None])
 def test_printed_examples_work_as_they_are(
     served: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """The printed examples and the served folder's example.py get answers from the server."""
     printed: list[str] = []
     monkeypatch.setattr("typer.echo", printed.append)
     outputs: list[str] = []
@@ -97,12 +104,20 @@ def test_printed_examples_work_as_they_are(
             )
             outputs.append(answer.stdout)
         outputs.append(str(_run_python(python)))
+        (address,) = re.findall(r"http://127.0.0.1:\d+/v1", python)
+        ran = subprocess.run(
+            [sys.executable, served / "lake" / "serving" / "shop" / "support" / "example.py"],
+            env=os.environ | {"SERVER": address, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+        )
+        outputs.append(ran.stdout + ran.stderr)
 
     done = run_serve(monkeypatch, run_examples)
     assert done.exit_code == 0, done.output
     # The server understood the request, even if random weights write no text that it can parse.
     assert all("assistant" in output or "produced output" in output for output in outputs), outputs
-    assert outputs
+    assert len(outputs) >= 2
     assert "serves" in done.stdout and "agent-pipeline chat shop/support" in done.stderr
 
 
