@@ -272,7 +272,8 @@ def _talk(start: Callable[[], list[Talk]], key: PartitionKey, scene: Scene) -> N
     """Read messages until the input ends, and print what the models do."""
     talks = start()
     tools = ", ".join(str(tool["function"]["name"]) for tool in talks[0].chat.tools) or "none"
-    _print(f"Tools: {tools}. Calls are answered by {_name_answerer(scene)}.")
+    answerer = f" Calls are answered by {_name_answerer(scene)}." if talks[0].chat.tools else ""
+    _print(f"Tools: {tools}.{answerer}")
     if talks[0].question:
         _print(f"A user of this task begins: {talks[0].question}")
     _print(f"{COMMANDS}.")
