@@ -81,7 +81,8 @@ MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOO
 @dataclass(frozen=True)
 class Subject:
     """A family: its template (a file of TRL's or of `shipped`, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
-    ends a text, the architecture of the tiny model, and vLLM's name of the parser for calls as its own template writes them."""
+    ends a text, the architecture of the tiny model, vLLM's name of the parser for calls as its own template writes them, and the
+    layers of the real model: a key of `TINY_LAYERS`."""
 
     name: str
     template: str | None
@@ -89,37 +90,79 @@ class Subject:
     model_type: str = "llama"
     config: dict[str, Any] = field(default_factory=dict)
     parser: str = "hermes"
+    layers: str = "llama"
 
 
 SUBJECTS = [
-    Subject("Qwen2.5", "qwen2_5.jinja", CHATML),
-    Subject("Qwen3, thinking or not", "qwen3.jinja", CHATML, "qwen3"),
-    Subject("Qwen3-2507, no thinking", "qwen3_instruct_2507.jinja", CHATML, "qwen3"),
-    Subject("Qwen3.5, thinking", "qwen3_5_think.jinja", CHATML, "qwen3", parser="qwen3_coder"),
-    Subject("Qwen3.5, no thinking", "qwen3_5_nothink.jinja", CHATML, "qwen3", parser="qwen3_coder"),
+    Subject("Qwen2.5", "qwen2_5.jinja", CHATML, layers="qwen2"),
+    Subject("Qwen3, thinking or not", "qwen3.jinja", CHATML, "qwen3", layers="qwen3"),
+    Subject(
+        "Qwen3-2507, no thinking", "qwen3_instruct_2507.jinja", CHATML, "qwen3", layers="qwen3"
+    ),
+    Subject(
+        "Qwen3.5, thinking",
+        "qwen3_5_think.jinja",
+        CHATML,
+        "qwen3",
+        parser="qwen3_coder",
+        layers="qwen3_5",
+    ),
+    Subject(
+        "Qwen3.5, no thinking",
+        "qwen3_5_nothink.jinja",
+        CHATML,
+        "qwen3",
+        parser="qwen3_coder",
+        layers="qwen3_5",
+    ),
     Subject("Llama 3.1", "llama3_1.jinja", LLAMA3, parser="llama3_json"),
     Subject("Llama 3.2", "llama3_2.jinja", LLAMA3, parser="llama3_json"),
-    Subject("Mistral 7B v0.3", mistral(" ", v7=False), MISTRAL, "mistral", parser="mistral"),
-    Subject("Mistral Nemo", mistral("", v7=False), MISTRAL, "mistral", parser="mistral"),
-    Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral", parser="mistral"),
-    Subject("Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}),
-    Subject("Phi-3.5", "phi3_5.jinja", PHI),
-    Subject("Phi-4-mini", "shipped/phi_4_mini.jinja", PHI),
+    Subject(
+        "Mistral 7B v0.3",
+        mistral(" ", v7=False),
+        MISTRAL,
+        "mistral",
+        parser="mistral",
+        layers="mistral",
+    ),
+    Subject(
+        "Mistral Nemo",
+        mistral("", v7=False),
+        MISTRAL,
+        "mistral",
+        parser="mistral",
+        layers="mistral",
+    ),
+    Subject(
+        "Mistral Small",
+        mistral("", v7=True),
+        MISTRAL,
+        "mistral",
+        parser="mistral",
+        layers="mistral",
+    ),
+    Subject(
+        "Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}, layers="gemma3"
+    ),
+    Subject("Phi-3.5", "phi3_5.jinja", PHI, layers="phi3_long"),
+    Subject("Phi-4-mini", "shipped/phi_4_mini.jinja", PHI, layers="phi3_long"),
     Subject("SmolLM2", None, CHATML),
-    Subject("SmolLM3", SMOLLM3, CHATML, "smollm3"),
-    Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai"),
-    Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK),
-    Subject("LFM2", "lfm2_v2.jinja", LFM2, parser="lfm2"),
+    Subject("SmolLM3", SMOLLM3, CHATML, "smollm3", layers="smollm3"),
+    Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai", layers="gpt_oss"),
+    Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK, layers="deepseek_v3"),
+    Subject("LFM2", "lfm2_v2.jinja", LFM2, parser="lfm2", layers="lfm2"),
 ]
 """The families that docs/reference/model-families.md lists with a training run."""
 
 MORE_SUBJECTS = [
-    Subject("Phi-4", "shipped/phi_4.jinja", PHI_4),
-    Subject("DeepSeek V3.1", "shipped/deepseek_v3_1.jinja", DEEPSEEK),
-    Subject("LFM2.5", "lfm2_2_5_v2.jinja", LFM2_5, parser="lfm2"),
-    Subject("Gemma 4", "gemma4_v5.jinja", GEMMA4, parser="gemma4"),
-    Subject("FunctionGemma", FUNCTION_GEMMA, FUNCTIONGEMMA, parser="functiongemma"),
-    Subject("Granite 4", "shipped/granite_4.jinja", GRANITE, parser="hermes"),
+    Subject("Phi-4", "shipped/phi_4.jinja", PHI_4, layers="phi3"),
+    Subject("DeepSeek V3.1", "shipped/deepseek_v3_1.jinja", DEEPSEEK, layers="deepseek_v3"),
+    Subject("LFM2.5", "lfm2_2_5_v2.jinja", LFM2_5, parser="lfm2", layers="lfm2"),
+    Subject("Gemma 4", "gemma4_v5.jinja", GEMMA4, parser="gemma4", layers="gemma4"),
+    Subject(
+        "FunctionGemma", FUNCTION_GEMMA, FUNCTIONGEMMA, parser="functiongemma", layers="gemma3"
+    ),
+    Subject("Granite 4", "shipped/granite_4.jinja", GRANITE, parser="hermes", layers="granite4"),
 ]
 """Families whose calls are read back, without a training run."""
 

@@ -1,14 +1,17 @@
 """The test of each model family, and the page docs/reference/model-families.md that shows the results.
 
 python -m agent_pipeline_tests.families.table         # writes docs/reference/model-families.md
+python -m agent_pipeline_tests.families.table --calls # writes only the table of tool calls, without training
 """
 
 import re
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.engine.tree_support import explain_row_by_row
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import ExportOptions, ExportRows, export
 from agent_pipeline.models.base_model import BaseModel
@@ -19,6 +22,7 @@ from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline.sessions.session import Message, add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline_tests.engine.test_hybrid_trees import FAMILIES, Family, tiny
 from agent_pipeline_tests.families.subjects import (
     ALL_SUBJECTS,
     SUBJECTS,
@@ -219,8 +223,12 @@ that several families have such templates. `model_type` and `architectures` in t
 `config.json` then decide. The template comes first because DeepSeek-R1-Distill, for example, has
 the architecture of Qwen2.5.
 
-| model | template source | family | template used | a call |
-|---|---|---|---|---|
+The column "trees" shows whether a tiny model with the layers of the real model is trained and
+evaluated with [shared prefixes](../explanation/training.md#trees-of-prefixes), or row by row. Every
+call in this table is read by our parsers; no model needs a `response_template`.
+
+| model | template source | family | template used | trees | a call |
+|---|---|---|---|---|---|
 """
 
 TRL_HEAD = """
@@ -250,14 +258,42 @@ A row with two calls is therefore dropped for gpt-oss.
 
 
 def main() -> None:
-    """Write docs/reference/model-families.md."""
-    lines: list[str] = []
-    for subject in SUBJECTS:
-        with tempfile.TemporaryDirectory() as folder:
-            lines.append(line(subject, Path(folder)))
-            print(lines[-1], file=sys.stderr)
-    trl_lines = [trl_line(subject) for subject in SUBJECTS]
+    """Write docs/reference/model-families.md; with `--calls`, only the table of tool calls."""
+    lines, _, trl_lines = read_page()
+    if "--calls" not in sys.argv:
+        lines = []
+        for subject in SUBJECTS:
+            with tempfile.TemporaryDirectory() as folder:
+                lines.append(line(subject, Path(folder)))
+                print(lines[-1], file=sys.stderr)
+        trl_lines = [trl_line(subject) for subject in SUBJECTS]
     write_page(lines, [call_line(subject) for subject in ALL_SUBJECTS], trl_lines)
+
+
+LONG_ROTATIONS = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 32,
+}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 3}  # fmt: skip
+TINY_LAYERS = FAMILIES | {
+    "phi3": Family("phi3"),
+    "phi3_long": Family("phi3", {"rope_parameters": LONG_ROTATIONS}),
+    "gpt_oss": Family("gpt_oss", EXPERTS),
+    "deepseek_v3": Family("deepseek_v3", LATENT),
+}
+"""Tiny models with the layers of the families; of any other name, `transformers` knows the layers."""
+
+
+@cache
+def explain_trees(layers: str) -> str:
+    """Whether rows are read as trees of prefixes, and why they are not."""
+    model = tiny(TINY_LAYERS.get(layers, Family(layers)))
+    reason = explain_row_by_row(model, 64)
+    return f"no: {reason}" if reason else "yes"
 
 
 def call_line(subject: Subject) -> str:
@@ -280,6 +316,7 @@ def call_line(subject: Subject) -> str:
         source_of(subject),
         family.name if family else "by config",
         used,
+        explain_trees(subject.layers),
         f"`{text}`",
     ]
     return f"| {' | '.join(cells)} |"

@@ -276,3 +276,25 @@ def test_an_adapter_of_an_earlier_version_keeps_its_order_of_the_tools(tokenizer
     assert load_renderer(tmp_path).template.sorts_tools
     (tmp_path / "training.json").write_text("{}")
     assert load_renderer(tmp_path).template.jinja == DOUBLE
+
+
+@pytest.mark.parametrize("name", ["lfm2_2_5", "lfm2_2_5_v2"])
+def test_quotes_in_python_calls_are_escaped(tokenizer, name):
+    """LFM2.5 writes `query='it's new'`, which nobody can read. LFM2's later template escapes it."""
+    stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
+    tokenizer.chat_template = stock
+    template = choose_template(tokenizer)
+    assert template.origin == "model" and "escaped" in template.why
+    assert "the tool calls that it writes cannot be read back" in (
+        probe_template(tokenizer, stock).defects
+    )
+    messages = [{"role": "user", "content": "hi"}]
+    turn = {"role": "assistant", "content": "", "tool_calls": [call("weather", {"city": "it's"})]}
+    text = render_template(tokenizer, template.jinja, "dict", [*messages, turn], [TOOL])
+    assert r"weather(city='it\'s')" in text
+    turn["tool_calls"] = [call("weather", {"city": "Oslo", "days": 2})]
+    assert render_template(tokenizer, stock, "dict", [*messages, turn], None) == (
+        render_template(tokenizer, template.jinja, "dict", [*messages, turn], None)
+    )

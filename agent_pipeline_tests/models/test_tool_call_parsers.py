@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from agent_pipeline.models.families import FAMILIES, parse_reply
 from agent_pipeline.models.rendering import as_servers_send
 from agent_pipeline_tests.evaluation.hard_cases import TOOLS
+from agent_pipeline_tests.families.test_round_trip import FAST, calls_of_turn
+from agent_pipeline_tests.families.test_round_trip import TOOLS as TYPED_TOOLS
 
 CALLS = [
     ("weather", {"city": 'Sankt "Pölten", Wien', "days": 2}),
@@ -70,3 +73,67 @@ def test_calls_that_a_real_template_writes_are_read_back(name):
     for calls in [[call] for call in CALLS] + ([] if name in ONE_CALL_A_TURN else [CALLS]):
         reply = parse_reply(rendered(jinja, calls), TOOLS)
         assert [(call.name, call.arguments) for call in reply.calls] == calls and not reply.invalid
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(FAST, max_examples=12)
+@given(calls=calls_of_turn)
+def test_any_call_that_a_real_template_writes_is_read_back(name, calls):
+    """The unchanged templates, even those that are not trained with (GLM, Nemotron, DeepSeek V3)."""
+    import trl
+
+    jinja = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
+    calls = calls[:1] if name in ONE_CALL_A_TURN else calls
+    reply = parse_reply(rendered(jinja, calls), TYPED_TOOLS)
+    assert [(call.name, call.arguments) for call in reply.calls] == calls and not reply.invalid
+
+
+@pytest.mark.parametrize(
+    ("text", "invalid"),
+    [
+        # A value that was cut off, or that contains the closing tag of its own notation.
+        ("<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n", 1),
+        ("<tool_call>\n<function=weather>\n<parameter=city>\nOs", 1),
+        ("<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n", 1),
+        (
+            "<tool_call>weather\n<arg_key>city</arg_key> or <arg_value>Oslo</arg_value></tool_call>",
+            1,
+        ),
+        ('[TOOL_CALLS]weather[ARGS]{"city": "Oslo"} and more', 1),
+        ('<|tool_call>call:weather{city:<|"|>Oslo<|"|>', 1),
+        ("<|tool_call_start|>[weather(city='it's')]<|tool_call_end|>", 1),
+        ('{"name": "weather", "parameters": {"city": "</think>', 1),
+        ("I should call <tool_call>.</think>It is sunny.", 0),
+    ],
+)
+def test_damage_is_reported(text, invalid):
+    """What cannot be read is damage, and never a call with fewer arguments or an answer."""
+    reply = parse_reply(text, TOOLS)
+    assert (reply.calls, reply.invalid) == ((), invalid)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "042", "042"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "42", "42"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+        ({"type": ["string", "null"]}, "true", "true"),
+        ({"type": ["string", "integer"]}, "42", 42),
+        ({"type": "string", "nullable": True}, "null", None),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"type": "boolean"}, "True", True),
+        ({}, "42", 42),
+        ({"type": "string"}, " two ", " two "),
+    ],
+)
+def test_values_without_quotes_have_the_type_of_the_schema(schema, text, value):
+    """Pydantic writes an optional text as `anyOf`; the digits of an order number stay text."""
+    parameters = {"type": "object", "properties": {"key": schema}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+    written = f"<tool_call>\n<function=look>\n<parameter=key>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    (parsed,) = parse_reply(written, [tool]).calls
+    assert parsed.arguments == {"key": value}
