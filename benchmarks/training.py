@@ -61,6 +61,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "model_type": "granitemoehybrid",
         "layer_types": [*["linear_attention"] * 5, "full_attention", *["linear_attention"] * 2],
         "num_local_experts": 0,
+        # TRL 1.16 computes a loss of the experts that this model does not have, and fails.
+        "router_aux_loss_coef": 0.0,
         "shared_intermediate_size": 1536,
         "mamba_n_heads": 18,
         "mamba_d_head": 64,
