@@ -9,7 +9,7 @@ With *alike*, each task has three sessions in one night, which mostly have the s
 same 300 tasks, which differ in difficulty.
 
 With the word `margin`, a champion is served for 180 nights with the option `margin` and without it. A champion that is 2 points worse is
-accepted, so an alarm is wrong. A champion that is 10 points worse is not.
+accepted, so an alarm is wrong. A champion that is 10 points worse is not. The pairs are formed every 15 nights, which saves time.
 """
 
 import sys
@@ -45,6 +45,7 @@ class Scenario:
     trials: int = 1
     tasks: int = 0
     nights: int = NIGHTS
+    step: int = 1
 
     @property
     def name(self) -> str:
@@ -104,6 +105,8 @@ class Month:
         for night in nights:
             champion += own.get(night, [])
             rival += others.get(night, [])
+            if (night + 1) % scenario.step:
+                continue
             pairs = extend_pairs(pairs, champion, rival)
             ends.append((len(pairs), sum(len(task.sessions) for task in champion)))
             ordinary |= differs(champion, rival)
@@ -141,8 +144,8 @@ SCENARIOS = [
 ]
 LONG = 180
 MARGINS = [
-    Scenario(0.9, champion, True, margin, nights=LONG)
-    for champion in (0.88, 0.85, 0.8)
+    Scenario(0.9, champion, True, margin, nights=LONG, step=15)
+    for champion in (0.88, 0.8)
     for margin in (0.0, 0.05)
 ]
 
