@@ -156,6 +156,7 @@ def test_launched_twice(monkeypatch, tiny_base, tmp_path):
 
 def test_model_without_trees(monkeypatch, tmp_path):
     monkeypatch.setattr(sft, "trains_as_trees", lambda *_: False)
+    monkeypatch.setattr(sft, "explain_no_trees", lambda *_: "its attention has sinks")
     job = sft.SftJob([], TWO, EXACT, tmp_path)
     with pytest.raises(SettingsError, match="processes"):
         sft.build_trainer(job, None, None, silent)
