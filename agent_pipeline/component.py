@@ -7,7 +7,7 @@ here: the definitions themselves, which `definitions.build_defs` returns.
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components import scaffold_component
@@ -70,73 +70,89 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     file. An environment variable `AGENT_PIPELINE_*` overrides an attribute.
     """
 
-    settings: str | None = Field(
-        default=None,
-        examples=["pipeline.toml"],
-        description=(
-            "Path of the settings file. A relative path starts at the project's folder. The "
-            "default is the project's `pipeline.toml`, if that file exists."
+    settings: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description=(
+                "Path of the settings file. A relative path starts at the project's folder. The "
+                "default is the project's `pipeline.toml`, if that file exists."
+            ),
+            examples=["pipeline.toml"],
         ),
-    )
-    store: str | list[str] | None = Field(
-        default=None,
-        examples=["sessions"],
-        description=(
-            "Store of the agents' sessions, or a list of stores: a path, a URL, or `name:path` to "
-            "choose the reader. A relative path starts at the project's folder."
+    ] = None
+    store: Annotated[
+        str | list[str] | None,
+        dg.Resolver.default(
+            description=(
+                "Store of the agents' sessions, or a list of stores: a path, a URL, or `name:path` "
+                "to choose the reader. A relative path starts at the project's folder."
+            ),
+            examples=["sessions"],
         ),
-    )
-    lake: str | None = Field(
-        default=None,
-        examples=["lake"],
-        description=(
-            "Place of all tables and models: a folder, or a URL such as `s3://bucket/lake`. A "
-            "relative path starts at the project's folder."
+    ] = None
+    lake: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description=(
+                "Place of all tables and models: a folder, or a URL such as `s3://bucket/lake`. A "
+                "relative path starts at the project's folder."
+            ),
+            examples=["lake"],
         ),
-    )
-    key_prefix: str | None = Field(
-        default=None,
-        examples=["agents"],
-        description=(
-            "Prefix of every asset key, such as `team/agents`, and of the names of all jobs, "
-            "schedules, sensors and resources. The prefix keeps them apart from your own "
-            "definitions."
+    ] = None
+    key_prefix: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description=(
+                "Prefix of every asset key, such as `team/agents`, and of the names of all jobs, "
+                "schedules, sensors and resources. The prefix keeps them apart from your own "
+                "definitions."
+            ),
+            examples=["agents"],
         ),
-    )
-    agents: dict[str, dict[str, Any]] = Field(
-        default={},
-        examples=[{"shop/support": {"task_field": "ticket"}}],
-        description=(
-            "Settings of single agents, by partition such as `shop/support`. The names are those "
-            "of `[agents]` in `pipeline.toml`."
+    ] = None
+    agents: Annotated[
+        dict[str, dict[str, Any]],
+        dg.Resolver.default(
+            description=(
+                "Settings of single agents, by partition such as `shop/support`. The names are those "
+                "of `[agents]` in `pipeline.toml`."
+            ),
+            examples=[{"shop/support": {"task_field": "ticket"}}],
         ),
-    )
-    group_prefix: str | None = Field(
-        default=None,
-        examples=["agents"],
-        description=(
-            "Prefix of every asset group. With `agents`, the group `datasets` is called "
-            "`agents_datasets`."
+    ] = {}
+    group_prefix: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description=(
+                "Prefix of every asset group. With `agents`, the group `datasets` is called "
+                "`agents_datasets`."
+            ),
+            examples=["agents"],
         ),
-    )
-    owners: list[str] = Field(
-        default=[],
-        examples=[["team:support"]],
-        description="Owners of all assets: email addresses, or teams such as `team:support`.",
-    )
-    automation: bool = Field(
-        default=True,
-        examples=[True],
-        description=(
-            "Whether the project gets the schedule, the sensors and the automation conditions. "
-            "Without them, no new agent becomes a partition on its own: run `agent-pipeline "
-            "materialize`."
+    ] = None
+    owners: Annotated[
+        list[str],
+        dg.Resolver.default(
+            description="Owners of all assets: email addresses, or teams such as `team:support`.",
+            examples=[["team:support"]],
         ),
-    )
+    ] = []
+    automation: Annotated[
+        bool,
+        dg.Resolver.default(
+            description=(
+                "Whether the project gets the schedule, the sensors and the automation conditions. "
+                "Without them, no new agent becomes a partition on its own: run `agent-pipeline "
+                "materialize`."
+            ),
+            examples=[True],
+        ),
+    ] = True
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Return what the UI's Docs tab shows next to the description and the attributes."""
+        """Return what the UI's tab Components shows next to the description and the attributes."""
         return dg.ComponentTypeSpec(
             owners=["team:agent-pipeline"], tags=["agents", "fine-tuning", "evaluation"]
         )

@@ -189,6 +189,15 @@ def test_namesakes(project: Path) -> None:
     assert ours.success and Lake(str(project / "lake")).has("sessions", parse_key("shop/intern"))
 
 
+def test_documentation() -> None:
+    """The page of the component in Dagster's UI describes each attribute, with an example."""
+    properties = AgentPipelineComponent.model().model_json_schema()["properties"]
+    assert set(properties) == set(AgentPipelineComponent.model_fields)
+    for name, schema in properties.items():
+        assert schema["description"] and schema["examples"][0], name
+    assert AgentPipelineComponent.get_spec().owners
+
+
 def test_no_automation(project: Path) -> None:
     """Dagster would add a sensor of its own if an asset kept its automation condition."""
     add_component(project, ATTRIBUTES | {"automation": False})
