@@ -115,8 +115,8 @@ class AgentPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         dict[str, dict[str, Any]],
         dg.Resolver.default(
             description=(
-                "Settings of single agents, by partition such as `shop/support`. The names are those "
-                "of `[agents]` in `pipeline.toml`."
+                "Settings of single agents, by partition such as `shop/support`. The names are "
+                "those of `[agents]` in `pipeline.toml`."
             ),
             examples=[{"shop/support": {"task_field": "ticket"}}],
         ),
