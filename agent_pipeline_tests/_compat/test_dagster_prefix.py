@@ -107,7 +107,7 @@ def test_names(renamed: dg.Definitions) -> None:
     assert [schedule.name for schedule in repository.schedule_defs] == ["team__daily"]
     assert {sensor.name for sensor in repository.sensor_defs} == {"team__watch", "team__eager"}
     assert set(repository.get_top_level_resources()) == KEYS
-    assert renamed.resolve_all_asset_keys() == [dg.AssetKey("a"), dg.AssetKey("b")]
+    assert set(renamed.resolve_all_asset_keys()) == {dg.AssetKey("a"), dg.AssetKey("b")}
     asset = renamed.resolve_asset_graph().get(dg.AssetKey("a")).assets_def
     assert asset.op.name == "team__a" and asset.op.pool == "gpu"
     assert asset.check_keys == a.check_keys
