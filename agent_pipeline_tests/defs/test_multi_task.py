@@ -41,6 +41,7 @@ def row(
         "created_at": None,
         "turn_classes": ["answer"],
         "verdict_by": None,
+        "served_model": None,
     }
 
 
