@@ -1,6 +1,7 @@
 """Presets: named groups of asset settings, which the user's own settings override.
 
-`cpu` is empty: the defaults are chosen for a small model on a few CPU cores.
+`smoke` is short in steps, not in rows: a shorter `max_length` would drop the rows of an agent with
+long sessions. `cpu` is empty: the defaults are chosen for a small model on a few CPU cores.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,12 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "sft_coreset": {"strategy": "random", "target_size": 32},
         "sft_adapter": {
             "max_steps": 4,
-            "max_length": 1024,
             "lora_r": 4,
             "lora_alpha": 8,
             "rehearsal": 0.0,
         },
-        "dpo_adapter": {"max_steps": 4, "max_length": 1024},
-        "kto_adapter": {"max_steps": 4, "max_length": 1024},
+        "dpo_adapter": {"max_steps": 4},
+        "kto_adapter": {"max_steps": 4},
         **{
             f"{step}_adapter": {
                 "max_steps": 2,
@@ -26,7 +26,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
             }
             for step in ("sdft", "distill", "grpo")
         },
-        "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
+        "evaluation": {"max_samples": 8, "max_new_tokens": 32},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
         "episodes": {"max_tasks": 4, "max_new_tokens": 96, "variant_tasks": 1},
         "champion": {"select_turns": 8, "sanity_question_rows": 2},

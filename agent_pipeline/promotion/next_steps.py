@@ -20,6 +20,11 @@ from agent_pipeline.storage.lake import Lake
 
 RECENT_DAYS = 30
 """Number of days over which new tasks are counted."""
+MIN_RATE_PERIOD = timedelta(days=2)
+"""Time that tasks must cover before their number per day says something.
+
+The tasks of an export that was written at once show no rate.
+"""
 MAX_HELD_OUT = 0.7
 """Maximum sum of `split.test` and `split.select` that is proposed. A larger sum would leave too few
 tasks for training.
@@ -72,11 +77,13 @@ def collect_tasks(rows: Iterable[Mapping[str, Any]]) -> HeldOutTasks:
 def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> float:
     """Return the number of new tasks per day in the last `RECENT_DAYS` days.
 
-    If the first task is more recent, the rate is counted from the first task.
+    If the first task is more recent, the rate is counted from the first task. If all tasks came
+    within less than `MIN_RATE_PERIOD`, there is no rate, and the result is 0.
     """
-    ages = [(today - seen) / timedelta(days=1) for seen in first_seen if seen is not None]
+    known = [seen for seen in first_seen if seen is not None]
+    ages = [(today - seen) / timedelta(days=1) for seen in known]
     recent = [age for age in ages if 0 <= age <= RECENT_DAYS]
-    if not recent:
+    if not recent or max(known) - min(known) < MIN_RATE_PERIOD:
         return 0.0
     return len(recent) / min(RECENT_DAYS, max(1.0, max(ages)))
 
@@ -156,7 +163,7 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
     """Return a sentence with the date on which enough tasks will be held out."""
     rate = tasks_per_day(tasks.first_seen.values(), today)
     if not rate:
-        return f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
+        return _explain_missing_rate(tasks, today)
     if not sizes.select:
         return "split.select is 0."
     days = ceil(missing / (rate * sizes.select))
@@ -167,6 +174,17 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
         f"At the recent rate ({rate:.1f} new tasks per day, {sizes.select:.0%} of them held out) "
         f"there are enough {when}."
     )
+
+
+def _explain_missing_rate(tasks: HeldOutTasks, today: datetime) -> str:
+    """Return a sentence that says why nobody knows when more tasks will come."""
+    known = [seen for seen in tasks.first_seen.values() if seen is not None]
+    if any(seen > today - timedelta(days=RECENT_DAYS) for seen in known):
+        return (
+            f"All tasks came within {MIN_RATE_PERIOD.days} days, so the number of new tasks per "
+            "day is unknown."
+        )
+    return f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
 
 
 def _describe_setting(

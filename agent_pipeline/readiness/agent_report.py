@@ -5,9 +5,9 @@ belongs to `examination`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from statistics import median
 
 import msgspec
@@ -91,9 +91,6 @@ from agent_pipeline.training.size_defaults import describe_context_limit
 
 MIN_LABELLED = 30
 """Smallest number of labelled sessions from which the agreement of a judge is reported."""
-
-MIN_RATE_PERIOD = timedelta(days=2)
-"""Shortest time between the first and the last session from which a rate per day is shown."""
 
 _BENCHMARKS = frozenset(
     reader.name for reader in SOURCES if ".sources.benchmarks." in f"{reader.__module__}."
@@ -473,7 +470,7 @@ def _look_ahead(
     turns = _count_turns_per_task(split, tasks.select, policy.select_turns)
     needed = count_tasks_for_decision(policy, decisions, turns)
     sizes = agent.settings.split_sizes
-    rate = _measure_rate(tasks.first_seen.values(), last)
+    rate = tasks_per_day(tasks.first_seen.values(), last) if last else 0.0
     missing = needed - len(tasks.select)
     can_wait = missing > 0 and rate * sizes.select > 0
     return DecisionOutlook(
@@ -511,21 +508,6 @@ def _find_fuller_split(split: SplitRows, agent: AgentSettingsInForce) -> SplitSi
     return None
 
 
-def _measure_rate(times: Collection[datetime | None], last: datetime | None) -> float:
-    """Return how many of these times fall on a day, or 0 if they cover too little time.
-
-    An export that was written at once says nothing about the number per day.
-
-    Args:
-        times: The times.
-        last: The time at which the last session began.
-    """
-    known = [time for time in times if time is not None]
-    if last is None or not known or last - min(known) < MIN_RATE_PERIOD:
-        return 0.0
-    return tasks_per_day(known, last)
-
-
 def _count_turns_per_task(split: SplitRows, select: set[str], select_turns: int) -> float:
     """Return the number of turns per held-out task that a decision compares.
 
@@ -554,7 +536,8 @@ def _weigh(
     prices: Prices,
 ) -> Worth:
     """Return how frequent, narrow and checkable an agent's work is, and what it costs today."""
-    per_day = _measure_rate([facts.created_at for facts in sessions], contents.last)
+    times = [facts.created_at for facts in sessions]
+    per_day = tasks_per_day(times, contents.last) if contents.last else 0.0
     counts = [read_tokens(facts.usage) for facts in sessions]
     tokens = TokenCounts(
         _average(count.input for count in counts), _average(count.output for count in counts)

@@ -52,8 +52,20 @@ def put_tasks(lake: Lake, count: int, per_day: float = 5.0) -> None:
 def test_rate_counts_the_last_thirty_days():
     days = [TODAY - timedelta(days=age) for age in (1, 2, 29, 31, 200)]
     assert tasks_per_day([*days, None], TODAY) == pytest.approx(3 / 30)
-    assert tasks_per_day(days[:2], TODAY) == pytest.approx(1.0), "the store is two days old"
+    recent = [TODAY - timedelta(days=age) for age in (1, 2, 4)]
+    assert tasks_per_day(recent, TODAY) == pytest.approx(3 / 4), "the store is four days old"
     assert tasks_per_day(days[3:], TODAY) == tasks_per_day([], TODAY) == 0.0
+
+
+@given(
+    age=st.floats(0, 29),
+    hours=st.lists(st.floats(0, 47), max_size=20),
+)
+def test_an_export_that_was_written_at_once_has_no_rate(age, hours):
+    """The last lines of a run once promised "2.3 new tasks per day" for such an export."""
+    first = TODAY - timedelta(days=age)
+    times = [first, *(first + timedelta(hours=each) for each in hours)]
+    assert tasks_per_day([each for each in times if each <= TODAY], TODAY) == 0.0
 
 
 @given(st.integers(0, 300), st.integers(1, 150), st.sampled_from([0.05, 0.1, 0.2]))
