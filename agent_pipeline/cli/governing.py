@@ -156,6 +156,6 @@ def _refuse_beside_runs() -> None:
     if runs:
         names = ", ".join(run.run_id for run in runs)
         raise DataError(
-            f"A run is in progress ({names}) and could write the sessions again: let it end or "
-            f"cancel it, or use --force if it was killed."
+            f"A run is in progress ({names}) and could write the sessions again. Wait until it "
+            "ends, or cancel it. If it was killed, use --force."
         )

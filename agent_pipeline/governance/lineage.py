@@ -358,9 +358,9 @@ def models_of(lake: Lake, *session_ids: str) -> list[ModelUse]:
         is_uploading = artifact.is_missing and not lake.is_local
         if not is_uploading:
             raise DamageError(
-                f"{artifact.path} is {artifact.reason}, so it is unknown whether {described} "
-                f"reached the {artifact.asset} {artifact.name} of "
-                f"{artifact.key}: put a copy of the file back, or materialize "
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether the "
+                f"{artifact.asset} {artifact.name} of {artifact.key} was made from {described}: "
+                "put a copy of the file back, or materialize "
                 f"{name_asset_to_select(artifact.asset)} again.",
                 artifact.path,
             )
@@ -489,11 +489,11 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
         return _describe(lake, _find_around(lake, path, models), models)
     matching = [name for name in models if len(model) >= 8 and name.startswith(model)]
     if len(matching) != 1:
-        what = f"{len(matching)} models" if matching else "No model"
+        what = f"{len(matching)} models" if matching else "no model"
         raise DataError(
-            f"{what} of {lake.root} {'have' if matching else 'has'} an identity that begins with "
-            f"{model!r}, and no such path exists: give a model's folder, a file in the folder, or "
-            "at least eight digits of the model's identity."
+            f"{model!r} does not name one model. It is no existing path, and {what} of {lake.root} "
+            f"{'have' if matching else 'has'} an identity that begins with it: give a model's "
+            "folder, a file in the folder, or at least eight digits of the model's identity."
         )
     return _describe(lake, models[matching[0]], models)
 

@@ -463,7 +463,7 @@ def test_a_gguf_that_was_copied_out_of_the_lake_leads_to_its_export(
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [("deadbeef", "No model"), ("short", "No model"), ("/", "has no manifest.json")],
+    [("deadbeef", "no model"), ("short", "no model"), ("/", "has no manifest.json")],
 )
 def test_a_model_that_is_not_there_is_one_sentence(lake: Lake, model: str, says: str) -> None:
     with pytest.raises(DataError, match=says):

@@ -109,8 +109,8 @@ def build_trainer(
     if config.processes > 1 and not as_trees:
         reason = explain_no_trees(model, rows, config.processes)
         raise SettingsError(
-            "The setting `processes` is above 1, but one process trains this model row by row, "
-            f"because {reason}: set `processes` to 1."
+            "The setting `processes` is above 1, but this model can only be trained row by row in "
+            f"one process, because {reason}: set `processes` to 1."
         )
     longest = max(len(row.input_ids) for row in rows)
     pass_tokens = config.per_device_train_batch_size * longest
