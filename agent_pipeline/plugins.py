@@ -9,7 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,13 @@ def _refuse_hidden_modules(folder: Path, module: str, what: str) -> None:
     Raises:
         SettingsError: A module of the folder was loaded from another folder.
     """
-    for name in {module, *(info.name for info in pkgutil.iter_modules([str(folder)]))}:
+    own_names = {info.name for info in pkgutil.iter_modules([str(folder)])}
+    for name in {module, *own_names}:
         origin = _find_origin(name)
         if origin in _searched_folders and origin != folder.resolve():
+            # A package that is installed from its clone is meant, even if a settings file lies there.
+            if name not in own_names and name in {__package__, *packages_distributions()}:
+                continue
             raise SettingsError(
                 f"{what} cannot be loaded, because the module {name} of {origin} is loaded: "
                 f"give the module in {folder} another name."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import agent_pipeline
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.plugins import load_plugin, set_module_folder
 from agent_pipeline_tests.conftest import SAMPLE
@@ -86,3 +87,15 @@ def test_folder_of_each_agent(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as error:
         load_plugin("only_in_three:VALUE", "rule", "", folder=tmp_path / "three")
     assert str(tmp_path / "three") in str(error.value)
+
+
+def test_installed_package_with_settings_in_its_clone(tmp_path: Path) -> None:
+    """The sample's worlds loaded in no other folder once the clone's own settings had been read."""
+    clone, name = Path(agent_pipeline.__file__).parents[1], "agent_pipeline.sample.shop:World"
+    for folder in (clone, tmp_path):
+        assert load_plugin(name, "world", "", folder=folder).__name__ == "World"
+    hiding = tmp_path / "hiding"
+    (hiding / "agent_pipeline").mkdir(parents=True)
+    (hiding / "agent_pipeline" / "__init__.py").touch()
+    with pytest.raises(SettingsError):
+        load_plugin(name, "world", "", folder=hiding)
