@@ -93,7 +93,7 @@ def _refuse_hidden_modules(folder: Path, module: str, what: str) -> None:
     for name in {module, *own_names}:
         origin = _find_origin(name)
         if origin in _searched_folders and origin != folder.resolve():
-            # A package that is installed from its clone is meant, even if a settings file lies there.
+            # An installed package is meant, even if its clone holds a settings file.
             if name not in own_names and name in {__package__, *packages_distributions()}:
                 continue
             raise SettingsError(
