@@ -49,7 +49,9 @@ def test_printed_lines(page) -> None:
         if line.strip() not in known and not COUNTED.match(line)
     ]
     # What was decided, and what to do next.
-    endings = re.compile(rf"{KEY}(: .*)?|Look at what it does: .*|\d+ of \d+ tasks are held out .*")
+    endings = re.compile(
+        rf"{KEY}(: .*)?|Look at what it does: .*|\d+ of \d+ tasks are held out .*|Next: .* chat {KEY}"
+    )
     assert [line for line in others if not endings.fullmatch(line)] == []
 
 
