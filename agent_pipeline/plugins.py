@@ -18,8 +18,10 @@ from agent_pipeline.options import did_you_mean
 
 _default_folders: list[Path] = []
 """The folder of this process's settings file, or an empty list if there is no such file."""
-_searched_folders: set[Path] = set()
-"""All folders from which this process may have imported a user's module."""
+_given_folders: set[Path] = set()
+"""All folders whose modules this process was asked to load."""
+_added_folders: set[Path] = set()
+"""Those of the given folders that Python did not search before."""
 
 
 def set_module_folder(folder: Path | None) -> None:
@@ -55,8 +57,10 @@ def load_plugin(
         raise SettingsError(f"There is no {kind} {name!r}{did_you_mean(name, {*known, *points})}")
     folder = folder or next(iter(_default_folders), None)
     if folder:
-        _searched_folders.add(folder.resolve())
-        sys.path += [str(folder)] if str(folder) not in sys.path else []
+        _given_folders.add(folder.resolve())
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+            _added_folders.add(folder.resolve())
     try:
         loaded = getattr(import_module(module), attribute)
     except Exception as error:  # a module of the user's may raise anything when it is imported
@@ -92,8 +96,10 @@ def _refuse_hidden_modules(folder: Path, module: str, what: str) -> None:
     own_names = {info.name for info in pkgutil.iter_modules([str(folder)])}
     for name in {module, *own_names}:
         origin = _find_origin(name)
-        if origin in _searched_folders and origin != folder.resolve():
-            # An installed package is meant, even if its clone holds a settings file.
+        # A module that this folder lacks may come from any place that Python searches by itself.
+        others = _given_folders if name in own_names else _added_folders
+        if origin in others and origin != folder.resolve():
+            # A package that is installed from its clone is meant.
             if name not in own_names and name in {__package__, *packages_distributions()}:
                 continue
             raise SettingsError(

@@ -158,7 +158,8 @@ TABLES: dict[str, Columns] = {
             _of("judged_sessions", "messages"),
         )
         | dict.fromkeys(
-            ("arguments", "writes_before", "writes"), _of("judged_sessions", "messages", "tools")
+            ("arguments", "writes_before", "writes", "effect_reason"),
+            _of("judged_sessions", "messages", "tools"),
         ),
     ),
     TRAINED_TABLE: Columns(

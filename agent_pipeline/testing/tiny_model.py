@@ -9,6 +9,9 @@ from agent_pipeline.testing.weather import weather_row
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MIN_VOCABULARY = 600
+"""Smallest number of tokens of the model. The tokenizer of the weather agent has almost as many."""
+
 
 def make_tiny_model(
     folder: Path, tokenizer: "PreTrainedTokenizerBase | None" = None, **config: object
@@ -30,7 +33,7 @@ def make_tiny_model(
     tokenizer = tokenizer or _train_tokenizer()
     is_pad_own = tokenizer.pad_token_id != tokenizer.eos_token_id
     options: dict[str, object] = {
-        "vocab_size": len(tokenizer),
+        "vocab_size": max(len(tokenizer), MIN_VOCABULARY),
         "hidden_size": 256,
         "intermediate_size": 768,
         "num_hidden_layers": 3,
