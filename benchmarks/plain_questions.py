@@ -8,24 +8,20 @@ tool and contains one of the words. ADAPTER is a folder; the default is the cand
 Example: `AGENT_PIPELINE_LAKE=lake python -m benchmarks.plain_questions shop/support`
 """
 
-import re
 import sys
 from pathlib import Path
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.rows import DatasetRow
-from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import parse_key
 from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.promotion import sanity_questions
 from agent_pipeline.selection.tables import read_dataset_rows
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import Tool
 from agent_pipeline.training import rehearsal
 
 MAX_NEW_TOKENS, MAX_LENGTH = 48, 2048
-GENERAL_PROMPT = "You are a helpful assistant."
 
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "What is the capital of Germany?": ("berlin",),
@@ -99,11 +95,14 @@ def main(partition: str, adapter: str = "") -> None:
     tools = list(row.get("tools") or [])
     print("| prompt | base model | adapter | tool calls of the adapter |\n|---|---:|---:|---:|")
     for name, prompt, shown in (
-        ("general", GENERAL_PROMPT, []),
+        ("general", sanity_questions.SYSTEM, []),
         ("the agent's", own, []),
         ("the agent's, with its tools", own, tools),
     ):
-        samples = [make_sample(question, prompt, shown) for question in QUESTIONS]
+        samples = [
+            sanity_questions.make_sample(question, words[0], shown, prompt)
+            for question, words in QUESTIONS.items()
+        ]
         questions = [answerer.question(sample, MAX_NEW_TOKENS) for sample in samples]
         fitting = [question for question in questions if question is not None]
         assert len(fitting) == len(QUESTIONS)
@@ -123,27 +122,8 @@ def count_good(texts: list[str], tools: list[Tool]) -> int:
     count = 0
     for words, text in zip(QUESTIONS.values(), texts, strict=True):
         reply = parse_reply(text, tools)
-        pattern = rf"\b({'|'.join(map(re.escape, words))})s?\b"
-        count += not reply.is_call and re.search(pattern, reply.text.casefold()) is not None
+        count += not reply.is_call and sanity_questions.contains_word(reply.text, words)
     return count
-
-
-def make_sample(question: str, prompt: str, tools: list[Tool]) -> TurnSample:
-    """Return a question as a turn of a conversation."""
-    messages: list[Message] = [
-        {"role": "system", "content": prompt},
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": QUESTIONS[question][0]},
-    ]
-    row: DatasetRow = {
-        "row_id": question,
-        "session_id": "",
-        "task_key": question,
-        "split": "test",
-        "messages": messages,
-        "tools": tools,
-    }
-    return turn_samples([row])[0][0]
 
 
 if __name__ == "__main__":

@@ -218,10 +218,12 @@ def _prepare_questions(
         DataError: A plain question does not fit.
     """
     prepared = []
-    plain = [(PLAIN_QUESTIONS, name, _make_sample(name, [])) for name in QUESTIONS]
+    plain = [(PLAIN_QUESTIONS, name, make_sample(name, QUESTIONS[name][0])) for name in QUESTIONS]
     if tools:
         half = list(QUESTIONS)[::2]
-        plain += [(NO_TOOL_NEEDED, name, _make_sample(name, list(tools))) for name in half]
+        plain += [
+            (NO_TOOL_NEEDED, name, make_sample(name, QUESTIONS[name][0], tools)) for name in half
+        ]
     dropped = 0
     for group, name, sample in plain:
         question = answerer.question(sample, MAX_NEW_TOKENS)
@@ -287,10 +289,10 @@ def is_good_answer(group: str, question: str, tools: Sequence[Tool], text: str) 
     reply = parse_reply(text, tools)
     if reply.is_call or classify_text(reply.text) != "answer":
         return False
-    return group == NO_TOOL_NEEDED or _contains_word(reply.text, QUESTIONS[question])
+    return group == NO_TOOL_NEEDED or contains_word(reply.text, QUESTIONS[question])
 
 
-def _contains_word(text: str, words: Sequence[str]) -> bool:
+def contains_word(text: str, words: Sequence[str]) -> bool:
     """Return whether a text contains one of the words as a whole word, perhaps with a plural s.
 
     For example, "720" does not contain the word "7", and "price" does not contain "ice".
@@ -299,11 +301,21 @@ def _contains_word(text: str, words: Sequence[str]) -> bool:
     return re.search(pattern, text.casefold()) is not None
 
 
-def _make_sample(question: str, tools: list[Tool]) -> TurnSample:
+def make_sample(
+    question: str, answer: str, tools: Sequence[Tool] = (), prompt: str = SYSTEM
+) -> TurnSample:
+    """Return a plain question as a turn of a conversation.
+
+    Args:
+        question: The question.
+        answer: A good answer.
+        tools: The tools in the prompt.
+        prompt: The system prompt.
+    """
     messages: list[Message] = [
-        {"role": "system", "content": SYSTEM},
+        {"role": "system", "content": prompt},
         {"role": "user", "content": question},
-        {"role": "assistant", "content": QUESTIONS[question][0]},
+        {"role": "assistant", "content": answer},
     ]
     row: DatasetRow = {
         "row_id": question,
@@ -311,6 +323,6 @@ def _make_sample(question: str, tools: list[Tool]) -> TurnSample:
         "task_key": question,
         "split": "test",
         "messages": messages,
-        "tools": tools,
+        "tools": list(tools),
     }
     return turn_samples([row])[0][0]
