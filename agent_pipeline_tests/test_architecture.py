@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
-    "_compat", "json_types", "errors", "lazy_names", "options", "keys", "shares", "progress", "plugins", "sessions", "storage",
+    "_compat", "json_types", "structs", "errors", "lazy_names", "options", "keys", "shares", "progress", "plugins", "sessions", "storage",
     "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "gateway", "promotion",
     "config", "readiness", "governance", "compute", "method_comparison", "worker", "compat", "sample", "pages",
@@ -119,3 +119,28 @@ def test_check_results_are_made_in_one_place() -> None:
     assert [
         path.name for path in modules if "AssetCheckResult(" in path.read_text(encoding="utf-8")
     ] == ["specs.py"]
+
+
+def test_values_are_read_into_types_in_one_place() -> None:
+    """msgspec's own functions crash if two threads use a type for the first time."""
+
+    def reads_into_a_type(node: ast.AST) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return (node.module or "").startswith("msgspec.") and any(
+                alias.name in ("decode", "Decoder") for alias in node.names
+            )
+        if not isinstance(node, ast.Call):
+            return False
+        function = ast.unparse(node.func)
+        if function.startswith("msgspec.") and function.endswith(".decode"):
+            return bool(node.keywords)  # without a type, no description is built
+        return function == "msgspec.convert" or (
+            function.startswith("msgspec.") and function.endswith(".Decoder") and bool(node.args)
+        )
+
+    assert {
+        module
+        for module, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if reads_into_a_type(node)
+    } == {"structs"}

@@ -42,6 +42,7 @@ from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.readiness.precondition_proposals import propose_preconditions
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.structs import convert_value
 from benchmarks.preconditions import sessions
 
 MAX_NEW_TOKENS, MAX_LENGTH, MAX_TURNS = 192, 2048, 16
@@ -72,7 +73,7 @@ def list_writes(world: Any, episode: dict[str, Any]) -> Iterator[Write]:
     own = variant if variant in WORLD_VARIANTS else ""
     world.reset(task_key=episode["task_key"], variant=own, **seed)
     half = int(hash_json([episode["task_key"], episode["seed"]])[:8], 16) % 2
-    confidences = msgspec.convert(episode.get("confidence") or [], list[TurnConfidence | None])
+    confidences = convert_value(episode.get("confidence") or [], list[TurnConfidence | None])
     turns = 0
     for index, message in enumerate(episode["messages"]):
         if message["role"] != "assistant":

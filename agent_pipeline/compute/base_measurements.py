@@ -22,6 +22,7 @@ from agent_pipeline.evaluation.episodes import Episode
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.structs import convert_value, decode_json
 
 FILE = "measurement.json"
 """Name of the file that holds a measurement."""
@@ -96,12 +97,12 @@ class KeptMeasurements:
                 f"The measurement {built['identity'][:16]} of the base model of {key} was deleted "
                 "while it was read: repeat the run."
             )
-        return msgspec.json.decode(artifact.read(FILE), type=result_type)
+        return decode_json(artifact.read(FILE), result_type)
 
 
 def _decode(content: bytes, result_type: type[Measured]) -> Measured | None:
     try:
-        return msgspec.json.decode(content, type=result_type)
+        return decode_json(content, result_type)
     except msgspec.ValidationError:
         return None
 
@@ -141,7 +142,7 @@ def keep_episodes(
 def _read_episode(entry: Mapping[str, Any]) -> Episode:
     """Return an episode from its JSON form. Messages and tools keep keys that their types lack."""
     kept_whole = {name: entry[name] for name in ("messages", "tools")}
-    episode = msgspec.convert({**entry, "messages": [], "tools": []}, Episode)
+    episode = convert_value({**entry, "messages": [], "tools": []}, Episode)
     return replace(episode, **kept_whole)
 
 

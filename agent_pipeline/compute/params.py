@@ -22,6 +22,7 @@ from agent_pipeline.models.base_model import BaseModel, resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.structs import convert_value
 from agent_pipeline.training.config import Step
 
 OptionValues = dict[str, Any]
@@ -303,4 +304,4 @@ def on_this_machine(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 def common_params(settings: Settings, key: PartitionKey) -> TaskParams:
     """Return the parameters that every task needs, for a task in the current process."""
-    return msgspec.convert(on_this_machine(common_values(settings, key)), TaskParams)
+    return convert_value(on_this_machine(common_values(settings, key)), TaskParams)

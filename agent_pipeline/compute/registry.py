@@ -13,6 +13,7 @@ import msgspec
 from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.structs import convert_value
 
 Result: TypeAlias = Mapping[str, Any]
 """The return value of a task, which is JSON so that it can cross a process boundary."""
@@ -101,7 +102,7 @@ class Task(Generic[Params]):
             SettingsError: a value is missing, unknown or of a wrong type.
         """
         try:
-            return msgspec.convert(dict(values), self.params_type)
+            return convert_value(dict(values), self.params_type)
         except msgspec.ValidationError as error:
             raise SettingsError(
                 f"The task {self.name} cannot use its parameters ({error}): install the same "

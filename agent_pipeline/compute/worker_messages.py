@@ -23,6 +23,7 @@ from upath import UPath
 
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Lake, put_file, remove
+from agent_pipeline.structs import convert_value
 
 BEAT = 60.0
 """Seconds between two signals that a run is alive."""
@@ -104,7 +105,7 @@ def writer(params: PipesParams) -> PipesMessageWriter[Any] | None:
     """
     if "launch" not in params:
         return None
-    box = msgspec.convert(dict(params), LetterboxAddress).open()
+    box = convert_value(dict(params), LetterboxAddress).open()
     threading.Thread(
         target=until_silent, args=(lambda: box.read(ALIVE), _leave), daemon=True
     ).start()

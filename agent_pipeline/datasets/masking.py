@@ -34,6 +34,7 @@ from agent_pipeline.sessions.session import (
     ToolFunction,
     list_calls,
 )
+from agent_pipeline.structs import json_decoder
 
 RENAMED_SHARE = {"tool": 0.75, "parameter": 0.5}
 """Share of the names that are replaced in a row with masked names.
@@ -373,7 +374,7 @@ def _write_object(
     return "{" + item_separator.join(items) + "}"
 
 
-_ARGUMENTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARGUMENTS = json_decoder(dict[str, msgspec.Raw])
 
 
 def _parse_arguments(arguments: object) -> dict[str, str] | None:

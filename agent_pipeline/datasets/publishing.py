@@ -43,6 +43,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
 from agent_pipeline.sessions.tables import read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
+from agent_pipeline.structs import decode_json
 
 PUBLICATIONS = "published"
 """Kind of lake file that stores the publication record of a dataset."""
@@ -225,7 +226,7 @@ def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Public
     """
     path = lake.folder(PUBLICATIONS, asset, key) / "publication.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Publication)
+        return decode_json(path.read_bytes(), Publication)
     except (msgspec.MsgspecError, UnicodeError, OSError):
         return None
 

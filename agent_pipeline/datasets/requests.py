@@ -30,6 +30,7 @@ from agent_pipeline.sessions.session import (
     encode_tools,
     hash_json,
 )
+from agent_pipeline.structs import convert_value
 
 REQUESTS_FILE = "requests.json"
 """The file of an adapter that holds `TrainedRequests`."""
@@ -250,7 +251,7 @@ def compare_requests(trained: TrainedRequests, newer: Sequence[Request]) -> list
         least = SMALLEST_SHARE + (expected if is_prompt else 0.0)
         if sessions >= FEWEST_CHANGED and sessions >= least * len(newer):
             values = {"kind": kind, "tool": tool, "sessions": sessions}
-            change = msgspec.convert(values, RequestChange)
+            change = convert_value(values, RequestChange)
             if is_prompt:
                 change = msgspec.structs.replace(change, difference=difference)
             changes.append(change)

@@ -29,6 +29,7 @@ from agent_pipeline.sessions.session import (
 )
 from agent_pipeline.sessions.tables import decode_json, define_optional, define_required
 from agent_pipeline.sessions.turn_class import TurnClass, classify_text
+from agent_pipeline.structs import convert_value, json_decoder
 
 SFT = pa.schema(
     [
@@ -90,7 +91,7 @@ class _MessageHead(msgspec.Struct, gc=False):
     weight: float = 1
 
 
-_DECODER = msgspec.json.Decoder(list[_MessageHead])
+_DECODER = json_decoder(list[_MessageHead])
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _find_turns(row: Mapping[str, Any], untrained_facts: Sequence[str]) -> _Turn
     if isinstance(messages, msgspec.Raw):
         heads = _DECODER.decode(messages)
     else:
-        heads = msgspec.convert(messages, list[_MessageHead])
+        heads = convert_value(messages, list[_MessageHead])
     agent = [index for index, head in enumerate(heads) if head.role == "assistant"]
     excluded_turns = find_untrained_turns(row.get("turns") or (), untrained_facts)
     excluded = [agent[turn_index] for turn_index in excluded_turns]

@@ -44,6 +44,7 @@ from agent_pipeline.sessions.session import (
     is_trained,
 )
 from agent_pipeline.sessions.tables import define_optional, define_required
+from agent_pipeline.structs import decode_json
 
 SHAREGPT = pa.schema(
     [
@@ -217,7 +218,7 @@ def _is_object(text: str) -> bool:
     if text[:1] != "{" or text[-1:] != "}":  # spaces around the object would be lost
         return False
     try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        decode_json(text, dict[str, msgspec.Raw])
         json.loads(text)
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return False
@@ -254,7 +255,7 @@ def _read_observation(turn: ShareGptTurn) -> list[Message]:
 
 
 def _read_calls(turn: ShareGptTurn) -> Message:
-    decoded = msgspec.json.decode(turn["value"], type=_WrittenCall | list[_WrittenCall])
+    decoded = decode_json(turn["value"], _WrittenCall | list[_WrittenCall])
     written_calls = decoded if isinstance(decoded, list) else [decoded]
     calls: list[ToolCall] = []
     for call_id, call in zip(turn["ids"], written_calls, strict=True):

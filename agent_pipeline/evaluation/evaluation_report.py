@@ -10,6 +10,7 @@ import msgspec
 
 from agent_pipeline.evaluation.intervals import ReportedDifference
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.structs import convert_value
 
 
 class AnswerFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,4 +156,4 @@ def parse_evaluation_report(report: Mapping[str, object]) -> EvaluationReport:
     Raises:
         msgspec.ValidationError: The JSON is not the report of an evaluation.
     """
-    return msgspec.convert(report, EvaluationReport)
+    return convert_value(report, EvaluationReport)

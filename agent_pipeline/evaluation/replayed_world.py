@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from agent_pipeline.evaluation.answer_scoring import values
 from agent_pipeline.evaluation.tape import (
     State,
@@ -38,6 +36,7 @@ from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.sessions.transcript import is_tool_error
 from agent_pipeline.sessions.turn_class import classify_text
+from agent_pipeline.structs import convert_value
 
 MOST_REPEATED = 3
 """Number of equal calls from which an episode counts as a loop, if no recorded session has one."""
@@ -121,7 +120,7 @@ class ReplayedWorld:
             messages: The messages of the row, whose first user message begins the episode.
             row: Other columns of a dataset's row, which are ignored.
         """
-        self._task_tape = msgspec.convert(tape or {"recordings": [], "reads": []}, TaskTape)
+        self._task_tape = convert_value(tape or {"recordings": [], "reads": []}, TaskTape)
         self._schemas = list_parameter_schemas(tools)
         self._wording = Wording(frozenset(self._task_tape.wording), list_slots(self._schemas))
         self._tape = TaskRecordings.arrange(self._task_tape, self._schemas, self._wording)

@@ -41,6 +41,7 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.sessions.transcript import is_failed
 from agent_pipeline.sessions.turn_class import classify_text
 from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.structs import convert_value
 
 TAPE_TABLE = "tape"
 JUDGED_TABLE = "judged_sessions"
@@ -530,7 +531,7 @@ def list_tape_sessions(tasks: Iterable[Mapping[str, Any]]) -> set[str]:
     ids: set[str] = set()
     for task in tasks:
         if "tape" in task:
-            ids |= msgspec.convert(task["tape"], TaskTape).session_ids
+            ids |= convert_value(task["tape"], TaskTape).session_ids
     return ids
 
 

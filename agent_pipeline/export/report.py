@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.structs import convert_value
 
 
 class MergeLogits(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +230,7 @@ def parse_export_report(report: Mapping[str, object]) -> ExportReport:
     Raises:
         msgspec.ValidationError: The JSON is not the report of an export.
     """
-    return msgspec.convert(report, ExportReport)
+    return convert_value(report, ExportReport)
 
 
 def read_export_report(export: Artifact) -> ExportReport:

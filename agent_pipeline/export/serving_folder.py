@@ -46,6 +46,7 @@ from agent_pipeline.storage.filesystem import (
     write_atomically,
 )
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 from agent_pipeline.training.chain import find_trained_adapters
 
 PRESET = "llama-server.ini"
@@ -179,7 +180,7 @@ def _read_record(folder: Path) -> ServedFiles | None:
     Return `None` if the record is missing or damaged.
     """
     try:
-        record = msgspec.json.decode((folder / RECORD).read_bytes(), type=ServedFiles)
+        record = decode_json((folder / RECORD).read_bytes(), ServedFiles)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeError):
         return None
     return record if record == ServedFiles.of(record.section, record.files) else None

@@ -31,6 +31,7 @@ from agent_pipeline.gateway.turn_checks import (
 )
 from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.sessions.session import CHOSEN_MODEL, Message
+from agent_pipeline.structs import decode_json
 
 _LOGGED = (
     "id", "call_type", "trace_id", "model_parameters", "status", "startTime", "endTime",
@@ -150,7 +151,7 @@ class TrafficHook(CustomGuardrail):
             changed_at = self._file.stat().st_mtime_ns
             if changed_at != self._read_at:
                 content = self._file.read_bytes()
-                rules = msgspec.json.decode(content, type=dict[str, TrafficRules])
+                rules = decode_json(content, dict[str, TrafficRules])
                 self._rules = {name: self._load_agent(name, rules[name]) for name in rules}
                 self._read_at = changed_at
         except (OSError, msgspec.DecodeError, UnicodeError) as error:

@@ -22,6 +22,7 @@ from agent_pipeline.gateway.turn_checks import CHAMPION, RULES_FILE, TrafficRule
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import write_atomically
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 
 FOLDER = "litellm"
 CONFIG_FILE = "config.yaml"
@@ -67,7 +68,7 @@ def read_rules(lake: Lake) -> dict[str, TrafficRules]:
     """
     file = traffic_folder(lake) / RULES_FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, TrafficRules])
+        return decode_json(file.read_bytes(), dict[str, TrafficRules])
     except FileNotFoundError:
         return {}
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -26,6 +26,7 @@ from agent_pipeline.sessions.session import dump_canonical_json
 from agent_pipeline.sessions.tables import make_scalar, read_batches
 from agent_pipeline.sessions.tool_schemas import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.structs import json_decoder
 
 MIN_DIFFERENCE = 0.1
 """Smallest difference between two shares that is reported as a change."""
@@ -209,7 +210,7 @@ class _CallingMessage(msgspec.Struct):
     tool_calls: list[_CallInMessage] = []
 
 
-_MESSAGES_DECODER = msgspec.json.Decoder(list[_CallingMessage])
+_MESSAGES_DECODER = json_decoder(list[_CallingMessage])
 
 
 def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _Profile:

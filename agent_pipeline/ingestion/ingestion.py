@@ -45,6 +45,7 @@ from agent_pipeline.sessions.session import Tool, encode_tools, hash_content
 from agent_pipeline.sessions.tables import ROWS_PER_BATCH, SESSIONS, make_column, to_rows
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.structs import decode_json
 
 _MADE_BY, _TOOLS = b"made_by", b"tools"
 """Metadata keys of the table `sessions_seen`."""
@@ -297,4 +298,4 @@ def _read_first_rows(staged: StagedTable) -> list[JsonObject]:
 @lru_cache(maxsize=1024)
 def _decode_counts(text: str) -> dict[str, int]:
     """Decode the counts in a JSON text."""
-    return msgspec.json.decode(text, type=dict[str, int])
+    return decode_json(text, dict[str, int])

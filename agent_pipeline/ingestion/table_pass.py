@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,11 +43,12 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.sessions.tool_schemas import CallShape, ToolSchemas
 from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import StagedTable
+from agent_pipeline.structs import json_decoder
 
 PrivateValues = dict[str, dict[str, str]]
 """Private values and the kind of each value, by session id."""
 
-_SHAPES_DECODER = msgspec.json.Decoder(list[CallShape])
+_SHAPES_DECODER = json_decoder(list[CallShape])
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.llm_client import FAILURES_IN_A_ROW, REFUSED, LlmClient
 from agent_pipeline.judging.verdict_policy import Opinion
 from agent_pipeline.sessions.session import dump_canonical_json, hash_json
+from agent_pipeline.structs import decode_json
 
 TOO_LONG = "the session is too long to ask about"
 
@@ -141,7 +142,7 @@ def _parse_reply(text: str | None) -> _JudgeReply | None:
     if text is None:
         return None
     try:
-        reply = msgspec.json.decode(text.strip(), type=_JudgeReply)
+        reply = decode_json(text.strip(), _JudgeReply)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     reply.reason = reply.reason.strip().replace("\0", "\ufffd")[:_MAX_REASON_CHARACTERS]

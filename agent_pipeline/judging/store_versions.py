@@ -19,6 +19,7 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources import TraceSource
 from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 
 FindLabels = Callable[[PartitionKey], Path | None]
 """Function that returns the path of people's labels for a partition, or None."""
@@ -194,7 +195,7 @@ class StoreVersions:
 
     def _read_memory(self) -> _Memory:
         try:
-            return msgspec.json.decode(self._lake.fs.read(self._file), type=_Memory)
+            return decode_json(self._lake.fs.read(self._file), _Memory)
         except (OSError, UnicodeError, msgspec.MsgspecError):
             return _Memory()
 

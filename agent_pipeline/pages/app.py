@@ -37,6 +37,7 @@ from agent_pipeline.reports.session_pages import (
     read_session,
 )
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -142,7 +143,7 @@ class Site:
         from starlette.responses import JSONResponse
 
         try:
-            judgment = msgspec.json.decode(await request.body(), type=Judgment)
+            judgment = decode_json(await request.body(), Judgment)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             return JSONResponse({"error": f"The judgment cannot be read: {error}"}, 400, HEADERS)
         try:

@@ -8,8 +8,6 @@ The scores in these artifacts are read by `stored_scores`.
 from dataclasses import dataclass
 from typing import TypedDict
 
-import msgspec
-
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES
 from agent_pipeline.keys import PartitionKey
@@ -19,6 +17,7 @@ from agent_pipeline.promotion.sanity_questions import ANSWERS_ASSET, ANSWERS_FIL
 from agent_pipeline.promotion.stored_scores import ArtifactPair, read_text
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 from agent_pipeline.training.chain import find_trained_adapters
 
 
@@ -160,7 +159,7 @@ def read_comparison(
             own_episodes(lake, key, candidate.identity),
             find("episodes", result["champion_episodes"]),
         ),
-        sanity_answers=tuple(msgspec.json.decode(answers, type=list[SanityAnswer])),
+        sanity_answers=tuple(decode_json(answers, list[SanityAnswer])),
         same_base=result["same_base"],
     )
 

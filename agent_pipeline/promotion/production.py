@@ -45,6 +45,7 @@ from agent_pipeline.sessions.cost import DAYS_PER_MONTH, NO_PRICES, Prices, comp
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact, ArtifactDetails
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import convert_value, decode_json
 
 ASSET = "production"
 PAIRS_FILE = "pairs.json"
@@ -327,7 +328,7 @@ def _read_pairs(
     try:
         artifact = lake.find_undamaged(ASSET, key, identity)
         content = artifact.read(PAIRS_FILE) if artifact else b"[]"
-        stored = msgspec.json.decode(content, type=list[PairList])
+        stored = decode_json(content, list[PairList])
     except (FileNotFoundError, DamageError, msgspec.MsgspecError) as error:
         return {}, [f"the sequential test begins again, because its pairs cannot be read ({error})"]
     return {(pairs.champion, pairs.rival): pairs.pairs for pairs in stored}, []
@@ -366,7 +367,7 @@ def read_production_report(artifact: Artifact) -> ProductionReport:
     Raises:
         DataError: An older version wrote the report.
     """
-    return artifact.read_report(lambda report: msgspec.convert(report, ProductionReport))
+    return artifact.read_report(lambda report: convert_value(report, ProductionReport))
 
 
 # The figures

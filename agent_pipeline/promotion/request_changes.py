@@ -27,6 +27,7 @@ from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.sessions.tables import read_batches, to_rows
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import decode_json
 from agent_pipeline.training.chain import find_trained_adapters
 
 MOST_NEWEST = 50
@@ -72,7 +73,7 @@ def read_trained_requests(adapters: Sequence[Artifact]) -> TrainedRequests | Non
     Return `None` if an older version trained the chain, or if the chain does not exist.
     """
     try:
-        return msgspec.json.decode(adapters[0].read(REQUESTS_FILE), type=TrainedRequests)
+        return decode_json(adapters[0].read(REQUESTS_FILE), TrainedRequests)
     except (IndexError, FileNotFoundError, msgspec.MsgspecError):
         return None
 

@@ -31,6 +31,7 @@ from agent_pipeline.reports.replay_report import (
 )
 from agent_pipeline.sessions.transcript import format_markdown_table
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.structs import convert_value
 
 TRANSCRIPTS = "episodes.jsonl"
 PAGE = "episodes.md"
@@ -202,7 +203,7 @@ def parse_episode_report(report: Mapping[str, object]) -> EpisodeReport:
     Raises:
         msgspec.ValidationError: The JSON is not a report of episodes.
     """
-    return msgspec.convert(report, EpisodeReport)
+    return convert_value(report, EpisodeReport)
 
 
 def make_episode_report(

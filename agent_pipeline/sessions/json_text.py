@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.json_types import JsonObject
+from agent_pipeline.structs import json_decoder
 
 MAX_DEPTH = 100
 """Maximum nesting depth of a stored value."""
@@ -18,7 +19,7 @@ MAX_DEPTH = 100
 _MAX_ENCODINGS = 3
 """Maximum nesting of JSON strings inside JSON strings in the arguments of a call."""
 
-_OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
+_OBJECT_DECODER = json_decoder(dict[str, Any])
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _SURROGATES = re.compile("[\ud800-\udfff]")
 

@@ -31,6 +31,7 @@ from agent_pipeline.storage.leases import lease
 from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline.storage.pointers import Pointers
 from agent_pipeline.storage.tables import StagedTable, Tables
+from agent_pipeline.structs import decode_json
 
 __all__ = [
     "MANIFEST",
@@ -121,7 +122,7 @@ class Lake(Tables, Pointers):
         """Return the content of `lake.json`, or `None` if there is no such file."""
         path = self.root / FORMAT_FILE
         try:
-            return msgspec.json.decode(self.fs.read(path), type=LakeFormat)
+            return decode_json(self.fs.read(path), LakeFormat)
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, UnicodeError) as error:

@@ -26,6 +26,7 @@ from upath import UPath
 
 from agent_pipeline.errors import DamageError
 from agent_pipeline.storage.filesystem import Filesystem
+from agent_pipeline.structs import decode_json
 
 Record = TypeVar("Record")
 
@@ -171,7 +172,7 @@ class Log(Generic[Record]):
             if before and follows and entry_seal and entry_seal.previous_sha256 != sha256_before:
                 raise _damaged(before, f"{path.name} records another checksum for it")
             try:
-                records.append(msgspec.json.decode(content, type=self._kind))
+                records.append(decode_json(content, self._kind))
             except (msgspec.DecodeError, UnicodeError) as error:
                 raise _damaged(path, str(error)) from error
             sealed_before = sealed_before or entry_seal is not None
@@ -192,7 +193,7 @@ class Log(Generic[Record]):
         body, log, previous_sha256, sha256 = sealed.groups()
         if _checksum(body, _number(path)) != sha256.decode():
             raise _damaged(path, "its checksum does not match its content")
-        name = msgspec.json.decode(log, type=str) if log else ""
+        name = decode_json(log, str) if log else ""
         if name not in ("", self._name):
             raise _damaged(path, f"it is an entry of {name}")
         return Seal(name, previous_sha256.decode())

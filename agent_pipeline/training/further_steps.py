@@ -19,6 +19,7 @@ from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.threads import current_thread_use
+from agent_pipeline.structs import decode_json
 from agent_pipeline.training.decision_probes import find_probes
 from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.report import DecisionLooks, Look, TrainingReport
@@ -182,4 +183,4 @@ def _read_first_template(adapter_dir: Path) -> dict[str, Any]:
     path = adapter_dir / REPORT_FILE
     if not path.is_file():
         return {}
-    return msgspec.json.decode(path.read_bytes(), type=TrainingReport).template
+    return decode_json(path.read_bytes(), TrainingReport).template

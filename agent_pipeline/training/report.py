@@ -16,6 +16,7 @@ from agent_pipeline.datasets.verdicts import VerdictCounts
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.threads import ThreadUse
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.structs import convert_value
 
 
 class LogEntry(TypedDict, total=False):
@@ -234,8 +235,8 @@ def parse_step_report(report: Mapping[str, object]) -> StepReport:
         msgspec.ValidationError: the JSON is no report of a training step.
     """
     if "skipped" in report:
-        return msgspec.convert(report, SkippedReport)
-    return msgspec.convert(report, TrainingReport)
+        return convert_value(report, SkippedReport)
+    return convert_value(report, TrainingReport)
 
 
 def read_step_report(adapter: Artifact) -> StepReport:

@@ -33,6 +33,7 @@ from agent_pipeline.models.threads import ThreadUse
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import count_replayed, parse_ratio
 from agent_pipeline.storage.filesystem import give_usual_mode
+from agent_pipeline.structs import convert_value
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit, read_context_length
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -292,7 +293,7 @@ def describe_training(
         for entry in state.log_history
         if "loss" in entry
     ]
-    history = msgspec.convert(entries, list[LogEntry])
+    history = convert_value(entries, list[LogEntry])
     return TrainingReport(
         base=BaseName(base.name, base.revision),
         template=template.to_report(),

@@ -4,7 +4,6 @@ import base64
 from collections import Counter
 
 import dagster as dg
-import msgspec
 
 from agent_pipeline.config.assets import ADAPTER, ComparisonConfig
 from agent_pipeline.defs.failures import user_errors
@@ -17,6 +16,7 @@ from agent_pipeline.method_comparison.comparison_report import ComparisonReport
 from agent_pipeline.method_comparison.plan import comparison
 from agent_pipeline.method_comparison.report import CHART, PAGE, page
 from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.structs import convert_value
 
 _READS = [
     "judged_sessions",
@@ -50,7 +50,7 @@ def method_comparison(
         config = in_force(context, workspace, ComparisonConfig)
         plan = comparison(workspace.settings(), agent_key(context), config)
         result = run_builder(context, pipes, workspace, "compare_methods", plan, tables=_READS)
-        report = msgspec.convert(result["report"], ComparisonReport)
+        report = convert_value(result["report"], ComparisonReport)
         artifact = built(context, workspace, result, {}, [], {"report": PAGE})
         assert isinstance(artifact.value, Artifact)
         picture = base64.b64encode((artifact.value.path / CHART).read_bytes()).decode("ascii")

@@ -24,6 +24,7 @@ from agent_pipeline.sources.formats.databases import Traces
 from agent_pipeline.sources.formats.fields import RepeatedKeyError, parsed
 from agent_pipeline.sources.formats.limits import TooLargeError
 from agent_pipeline.sources.formats.table_files import Rows
+from agent_pipeline.structs import json_decoder
 
 Kind = Literal["lines", "document", "table", "zip", "database"]
 
@@ -45,7 +46,7 @@ _KEPT_OF_TORN = 64 << 10
 """Number of bytes that are kept of a torn record that is too large. These bytes probably contain
 the session id.
 """
-_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_ELEMENTS = json_decoder(list[msgspec.Raw])
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,

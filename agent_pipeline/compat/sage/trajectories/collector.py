@@ -40,6 +40,7 @@ from agent_pipeline.sessions.json_text import dump_json_line, make_storable
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, Tool, hash_json
 from agent_pipeline.sources.formats.fields import number, text, verdict
+from agent_pipeline.structs import convert_value
 
 Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], object]
@@ -258,7 +259,7 @@ class TrajectoryCollector:
             context=make_storable(msgspec.to_builtins(run), Counter()),
         )
         self._redactor.redact(carrier)
-        redacted = msgspec.convert(carrier.context, AgentTrajectory)
+        redacted = convert_value(carrier.context, AgentTrajectory)
         redacted.task_id = run.task_id
         return redacted
 
@@ -359,7 +360,7 @@ def _make_step(step: object) -> TrajectoryStep:
     """
     try:
         storable = make_storable(msgspec.to_builtins(step), Counter())
-        checked = msgspec.convert(storable, TrajectoryStep)
+        checked = convert_value(storable, TrajectoryStep)
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
             f"The agent returned an invalid step ({error}): give each step `thought`, `action`, "

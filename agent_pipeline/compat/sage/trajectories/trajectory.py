@@ -25,6 +25,7 @@ from agent_pipeline.sessions.json_text import dump_json_line, repair_arguments
 from agent_pipeline.sessions.session import Message, Session, Tool, ToolCall, hash_json
 from agent_pipeline.sources.formats.fields import number
 from agent_pipeline.storage.filesystem import write_atomically
+from agent_pipeline.structs import decode_json
 
 FINISH = "finish"
 """Name of the action with which a ReAct agent gives its answer, in any letter case."""
@@ -135,7 +136,7 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
         if not line.strip():
             continue
         try:
-            trajectories.append(msgspec.json.decode(line, type=AgentTrajectory))
+            trajectories.append(decode_json(line, AgentTrajectory))
         except (msgspec.MsgspecError, UnicodeError) as error:
             if cut_off and line_number == len(lines):
                 break
