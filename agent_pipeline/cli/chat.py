@@ -36,6 +36,9 @@ LONGEST_RESULT = 500
 """Number of characters of a tool's result that are shown."""
 STYLES = {"call": "cyan", "result": "dim", "stopped": "bold red"}
 
+TOOL_ANSWERERS = ("world", "tape", "ask", "none")
+"""Values of the option --tools: who answers the model's calls."""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -179,7 +182,7 @@ def _open_scene(settings: Settings, key: PartitionKey, model: str, tools: str, t
     lake, world = settings.open_lake(), settings.world(key)
     usual = "tape" if settings.episodes_world(key) == REPLAYED else "ask"
     choice = tools or ("world" if world else usual)
-    if choice not in ("world", "tape", "ask", "none"):
+    if choice not in TOOL_ANSWERERS:
         raise SettingsError(f"--tools cannot be {choice!r}: choose world, tape, ask or none.")
     if choice == "world" and not world:
         raise SettingsError(

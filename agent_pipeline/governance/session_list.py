@@ -27,6 +27,9 @@ _STAGES = {
 NO_VERDICT = "none"
 """Value of the filter for sessions without a verdict."""
 
+VERDICTS = ("acceptable", "unacceptable", NO_VERDICT)
+"""Values of the filter by verdict."""
+
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A session of an agent.
@@ -121,10 +124,9 @@ def list_sessions(
             of the filter.
         DamageError: A table is damaged.
     """
-    verdicts = ("acceptable", "unacceptable", NO_VERDICT)
-    if wanted.verdict and wanted.verdict not in verdicts:
+    if wanted.verdict and wanted.verdict not in VERDICTS:
         raise SettingsError(
-            f"There is no verdict {wanted.verdict!r}{did_you_mean(wanted.verdict, verdicts)}"
+            f"There is no verdict {wanted.verdict!r}{did_you_mean(wanted.verdict, VERDICTS)}"
         )
     counts = _Counts()
     newest = heapq.nlargest(

@@ -1,6 +1,7 @@
 """Everything that the UI and the shell show has a description."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 import agent_pipeline.defs
 from agent_pipeline.cli.app import app
+from agent_pipeline.cli.chat import TOOL_ANSWERERS
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.io_managers.parquet import COLUMN_SCHEMA
@@ -19,6 +21,8 @@ from agent_pipeline.defs.metadata_keys import (
     describe_check_key,
     describe_key,
 )
+from agent_pipeline.governance.session_list import VERDICTS
+from agent_pipeline.judging.review import FIRST_GROUPS
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, Bench
 
 REPOSITORY = defs.get_repository_def()
@@ -65,15 +69,37 @@ def commands_of(command: Any, name: str = "agent-pipeline") -> Iterator[tuple[st
 
 
 def test_command_line() -> None:
-    missing = []
-    for name, command in commands_of(typer.main.get_command(app)):
-        missing += [] if command.help else [name]
-        missing += [
-            f"{name} {parameter.opts[0]}"
-            for parameter in command.params
-            if not getattr(parameter, "help", None)
-        ]
-    assert not missing
+    """Every command, group, argument and option has a text of its own that ends in a period."""
+    commands = dict(commands_of(typer.main.get_command(app)))
+    assert {"agent-pipeline", "agent-pipeline label", "agent-pipeline label import"} <= set(
+        commands
+    )
+    texts = {name: command.help for name, command in commands.items()}
+    texts |= {
+        f"{name} {parameter.opts[0]}": getattr(parameter, "help", None)
+        for name, command in commands.items()
+        for parameter in command.params
+    }
+    assert len(texts) > 150, "arguments and options are seen, too"
+    assert [name for name, text in texts.items() if not (text or "").strip().endswith(".")] == []
+
+
+CHOICES = {
+    ("chat", "--tools"): TOOL_ANSWERERS,
+    ("label export", "--first"): FIRST_GROUPS,
+    ("review", "--first"): FIRST_GROUPS,
+    ("sessions list", "--verdict"): VERDICTS,
+}
+"""The words of which an option takes one, by its command and its name."""
+
+
+def test_choices_of_options() -> None:
+    """The text of an option that takes one of a few words names each word."""
+    commands = dict(commands_of(typer.main.get_command(app)))
+    for (command, option), words in CHOICES.items():
+        parameters = commands[f"agent-pipeline {command}"].params
+        (text,) = [parameter.help for parameter in parameters if option in parameter.opts]
+        assert set(words) <= set(re.findall(r"\w+", text)), f"{command} {option}"
 
 
 def shown_keys() -> set[str]:
