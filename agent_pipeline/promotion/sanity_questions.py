@@ -58,8 +58,60 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "Which language is spoken in Brazil?": ("portuguese",),
     "What is the largest planet of the solar system?": ("jupiter",),
     "What gas do plants take in from the air?": ("carbon dioxide", "co2"),
+    "What is the capital of Germany?": ("berlin",),
+    "What is the capital of Russia?": ("moscow",),
+    "What is the capital of China?": ("beijing",),
+    "What is the capital of Greece?": ("athens",),
+    "What is the capital of Poland?": ("warsaw",),
+    "In which country is the city of Paris?": ("france",),
+    "In which country are the pyramids of Giza?": ("egypt",),
+    "On which continent is India?": ("asia",),
+    "On which continent is Kenya?": ("africa",),
+    "Which country is north of the United States?": ("canada",),
+    "Which mountain is the highest on Earth?": ("everest",),
+    "Which planet is closest to the sun?": ("mercury",),
+    "Which planet is called the red planet?": ("mars",),
+    "What does the Earth move around?": ("sun",),
+    "What moves around the Earth?": ("moon",),
+    "How many hours are in a day?": ("24", "twenty-four"),
+    "How many seconds are in a minute?": ("60", "sixty"),
+    "How many days are in a year?": ("365",),
+    "How many letters are in the English alphabet?": ("26", "twenty-six"),
+    "How many sides does a triangle have?": ("3", "three"),
+    "How many wheels does a car have?": ("4", "four"),
+    "How many legs does a dog have?": ("4", "four"),
+    "How many fingers are on one hand?": ("5", "five"),
+    "What is three plus two?": ("5", "five"),
+    "What is ten plus ten?": ("20", "twenty"),
+    "Which month comes after March?": ("april",),
+    "Which day comes after Friday?": ("saturday",),
+    "Which season comes after winter?": ("spring",),
+    "Which season is the hottest?": ("summer",),
+    "What is the opposite of up?": ("down",),
+    "What is the opposite of old?": ("young", "new"),
+    "What is the opposite of day?": ("night",),
+    "What is the opposite of left?": ("right",),
+    "What is the opposite of open?": ("closed", "close", "shut"),
+    "What color is snow?": ("white",),
+    "What color is a banana?": ("yellow",),
+    "What color is blood?": ("red",),
+    "What do cows give us to drink?": ("milk",),
+    "Which animal is called the king of the jungle?": ("lion",),
+    "Which animal has a very long neck?": ("giraffe",),
+    "What is a baby dog called?": ("puppy", "pup"),
+    "What do we call a baby cat?": ("kitten",),
+    "What do birds use to fly?": ("wing",),
+    "What do fish live in?": ("water", "ocean", "sea"),
+    "Which organ pumps blood through the body?": ("heart",),
+    "With which organ do we see?": ("eye",),
+    "What do we use an umbrella against?": ("rain",),
+    "Who was the first president of the United States?": ("washington",),
 }
-"""Plain questions, each with words of which a good answer contains at least one."""
+"""Plain questions, each with words of which a good answer contains at least one.
+
+None of them is rehearsed in training (`training.rehearsal`). With 64 questions, a model that
+forgets a fifth of its answers is seen. With 16, chance hid it.
+"""
 
 ANSWERS_ASSET = "canaries"
 """The name of the stored artifact and of its task. It is unchanged since the first version."""
@@ -139,7 +191,7 @@ def ask_sanity_questions(
 ) -> list[SanityAnswer]:
     """Let the base model and the candidate answer the sanity questions, and judge the answers.
 
-    All plain questions are asked without tools, and half of them are asked again with the agent's
+    All plain questions are asked without tools, and every fourth is asked again with the agent's
     tools. A good answer calls no tool, does not refuse and does not ask a question. Without tools,
     the answer must also be true. With tools, only the model's behavior is judged, because a small
     base model may not know the capital of Japan. At another partition's turn, the model must do
@@ -220,9 +272,9 @@ def _prepare_questions(
     prepared = []
     plain = [(PLAIN_QUESTIONS, name, make_sample(name, QUESTIONS[name][0])) for name in QUESTIONS]
     if tools:
-        half = list(QUESTIONS)[::2]
         plain += [
-            (NO_TOOL_NEEDED, name, make_sample(name, QUESTIONS[name][0], tools)) for name in half
+            (NO_TOOL_NEEDED, name, make_sample(name, QUESTIONS[name][0], tools))
+            for name in list(QUESTIONS)[::4]
         ]
     dropped = 0
     for group, name, sample in plain:

@@ -27,6 +27,7 @@ from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import load_renderer
+from agent_pipeline.promotion import sanity_questions
 from agent_pipeline.promotion.sanity_groups import NO_REFUSAL
 from agent_pipeline.promotion.sanity_questions import (
     NO_TOOL_NEEDED,
@@ -40,6 +41,7 @@ from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
+from agent_pipeline.training import rehearsal
 from agent_pipeline_tests.lakes import artifact
 from agent_pipeline_tests.task_params import task_values
 from agent_pipeline_tests.training.world import row
@@ -232,10 +234,15 @@ def test_sanity_questions_ask_base_and_candidate_plain_questions_with_and_withou
     tiny_base, adapter_dir
 ):
     asked = ask_sanity_questions(tiny_base, adapter_dir, row(0)["tools"])
-    assert Counter(each.group for each in asked) == {PLAIN_QUESTIONS: 16, NO_TOOL_NEEDED: 8}
+    assert Counter(each.group for each in asked) == {PLAIN_QUESTIONS: 64, NO_TOOL_NEEDED: 16}
     assert ask_sanity_questions(tiny_base, adapter_dir, []) == [
         each for each in asked if each.group == PLAIN_QUESTIONS
     ], "greedy answers, and none with tools without tools"
+
+
+def test_no_sanity_question_is_rehearsed():
+    """A rehearsed question is known by heart, so it would hide what the model forgets."""
+    assert not set(sanity_questions.QUESTIONS) & set(rehearsal.QUESTIONS)
 
 
 def test_sanity_questions_with_long_tools_are_asked_in_the_evaluations_length_and_never_left_out(
@@ -244,7 +251,7 @@ def test_sanity_questions_with_long_tools_are_asked_in_the_evaluations_length_an
     (tool,) = row(0)["tools"][:1]
     long = [tool | {"function": tool["function"] | {"description": "Finds an order. " * 600}}]
     with pytest.raises(
-        DataError, match=r"8 sanity questions do not fit into 2048 tokens.*evaluation\.max_length"
+        DataError, match=r"16 sanity questions do not fit into 2048 tokens.*evaluation\.max_length"
     ):
         ask_sanity_questions(tiny_base, adapter_dir, long)
 
