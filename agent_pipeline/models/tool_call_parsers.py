@@ -30,7 +30,7 @@ class ParsedCall:
 
 
 CallsOfMark: TypeAlias = list[ParsedCall] | None
-"""Function that returns the calls after one mark in a text, or None if the calls are invalid."""
+"""The calls after one mark in a text, or None if they are invalid."""
 
 ParameterSchemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The JSON schema of each tool's parameters, by tool name."""
@@ -244,6 +244,8 @@ def _read_glm_call(text: str, start: int, schemas: ParameterSchemas) -> _CallsAt
     arguments: JsonObject = {}
     while argument := _GLM_ARGUMENT.match(text, position):
         key = argument[1].strip()
+        if key in arguments:
+            return _CallsAt(None, start)
         arguments[key] = _type_value(argument[2], schemas, name[1], key)
         position = argument.end()
     closing_tag = _GLM_END.match(text, position)
@@ -667,6 +669,8 @@ class _GemmaReader:
             if entries:
                 self._require(",")
             key = self._read_key()
+            if key in entries:
+                raise ValueError(f"{key} has two values")
             entries[key] = self._read_value()
             self._skip_blanks()
         return entries

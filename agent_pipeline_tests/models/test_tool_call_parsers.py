@@ -105,6 +105,13 @@ def test_any_call_that_a_real_template_writes_is_read_back(name, calls):
         ('<|tool_call>call:weather{city:<|"|>Oslo<|"|>', 1),
         ("<|tool_call_start|>[weather(city='it's')]<|tool_call_end|>", 1),
         ('{"name": "weather", "parameters": {"city": "</think>', 1),
+        # An argument with two values: which of them is meant?
+        (
+            "<tool_call>weather\n<arg_key>city</arg_key><arg_value>Oslo</arg_value>\n"
+            "<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>",
+            1,
+        ),
+        ("<start_function_call>call:weather{city:1,city:2}<end_function_call>", 1),
         ("I should call <tool_call>.</think>It is sunny.", 0),
     ],
 )
