@@ -23,6 +23,7 @@ from agent_pipeline.sessions.session import Tool
 
 MAX_NEW_TOKENS, MAX_LENGTH = 48, 2048
 
+
 def main(partition: str, adapter: str = "") -> None:
     """Ask the questions, and print a table with a row per prompt."""
     key, settings = parse_key(partition), load_settings()
