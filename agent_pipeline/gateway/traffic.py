@@ -10,7 +10,7 @@ hook, every request goes to the large model.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,15 +113,13 @@ def pause_champion(lake: Lake, key: PartitionKey, champion: str) -> None:
     Raises:
         DataError: The file of the rules is damaged.
     """
-    if not (traffic_folder(lake) / RULES_FILE).exists():
-        return
-    with lake.fs.lock(lake.root / ".locks" / "traffic.lock"):
-        all_rules = read_rules(lake)
-        rules = all_rules.get(str(key))
-        if rules is None or rules.champion in ("", champion[:16]):
-            return
-        all_rules[str(key)] = msgspec.structs.replace(rules, champion="", threshold=None)
-        write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
+
+    def pause(rules: TrafficRules) -> TrafficRules:
+        if rules.champion in ("", champion[:16]):
+            return rules
+        return msgspec.structs.replace(rules, champion="", threshold=None)
+
+    _change_rules(lake, key, pause)
 
 
 def follow_champion(
@@ -142,21 +140,18 @@ def follow_champion(
     Raises:
         DataError: The file of the rules is damaged.
     """
-    if not (traffic_folder(lake) / RULES_FILE).exists():
-        return ""
-    with lake.fs.lock(lake.root / ".locks" / "traffic.lock"):
-        all_rules = read_rules(lake)
-        rules = all_rules.get(str(key))
-        if rules is None or (rules.champion == champion[:16] and rules.threshold == threshold):
-            return ""
-        is_stopped = not champion or (is_back and rules.champion != champion[:16])
-        share = 0.0 if is_stopped else rules.share
-        new = msgspec.structs.replace(
-            rules, champion=champion[:16], threshold=threshold, share=share
-        )
-        all_rules[str(key)] = new
-        write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
-    return _describe_stop(key, rules.share) if is_stopped and rules.share else ""
+
+    def is_stopped(rules: TrafficRules) -> bool:
+        return not champion or (is_back and rules.champion != champion[:16])
+
+    def follow(rules: TrafficRules) -> TrafficRules:
+        moved = msgspec.structs.replace(rules, champion=champion[:16], threshold=threshold)
+        if moved == rules or not is_stopped(rules):
+            return moved
+        return msgspec.structs.replace(moved, share=0.0)
+
+    before = _change_rules(lake, key, follow)
+    return _describe_stop(key, before.share) if before and is_stopped(before) else ""
 
 
 def stop_traffic(lake: Lake, key: PartitionKey) -> str:
@@ -165,19 +160,39 @@ def stop_traffic(lake: Lake, key: PartitionKey) -> str:
     Raises:
         DataError: The file of the rules is damaged.
     """
-    if not (traffic_folder(lake) / RULES_FILE).exists():
-        return ""
+    before = _change_rules(lake, key, lambda rules: msgspec.structs.replace(rules, share=0.0))
+    return _describe_stop(key, before.share) if before else ""
+
+
+def _change_rules(
+    lake: Lake, key: PartitionKey, change: Callable[[TrafficRules], TrafficRules]
+) -> TrafficRules | None:
+    """Change the rules of an agent. Return the rules before, or None if nothing changed.
+
+    Args:
+        lake: The lake.
+        key: The agent. An agent without rules gets none.
+        change: Returns the new rules.
+
+    Raises:
+        DataError: The file of the rules is damaged.
+    """
+    file = traffic_folder(lake) / RULES_FILE
+    if not file.exists():
+        return None
     with lake.fs.lock(lake.root / ".locks" / "traffic.lock"):
         all_rules = read_rules(lake)
-        rules = all_rules.get(str(key))
-        if rules is None or not rules.share:
-            return ""
-        all_rules[str(key)] = msgspec.structs.replace(rules, share=0.0)
-        write_atomically(traffic_folder(lake) / RULES_FILE, msgspec.json.encode(all_rules))
-    return _describe_stop(key, rules.share)
+        before = all_rules.get(str(key))
+        if before is None or (after := change(before)) == before:
+            return None
+        write_atomically(file, msgspec.json.encode(all_rules | {str(key): after}))
+    return before
 
 
 def _describe_stop(key: PartitionKey, share: float) -> str:
+    """Return a sentence, or an empty text if the share was 0 before."""
+    if not share:
+        return ""
     return f"The share of {key} in the traffic of LiteLLM is 0 now. It was {share:.3g}."
 
 
