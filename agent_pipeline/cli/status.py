@@ -35,7 +35,7 @@ def status(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
 
     settings = load_settings()
     keys, lake = settings.open_store().partitions(), settings.open_lake()
-    agents = [read_agent_status(lake, key) for key in keys]
+    agents = [read_agent_status(settings, key) for key in keys]
     night = read_night_status(settings)
     shown = Status(without_credentials(str(lake.root)), agents, night)
     if as_json:

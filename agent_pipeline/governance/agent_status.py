@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
+from agent_pipeline.errors import DataError
+from agent_pipeline.gateway.traffic import read_rules
 from agent_pipeline.governance.model_list import ModelSummary, summarize_models
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
@@ -87,12 +90,13 @@ class Status(msgspec.Struct, frozen=True):
     next_night: NightStatus
 
 
-def read_agent_status(lake: Lake, key: PartitionKey) -> AgentStatus:
+def read_agent_status(settings: Settings, key: PartitionKey) -> AgentStatus:
     """Return the status of an agent.
 
     Raises:
         DataError: A table is damaged, or an artifact is of an older version.
     """
+    lake = settings.open_lake()
     was_read = lake.has("sessions", key) or lake.has("curated_sessions", key)
     uses = _count_values(lake, "curated_sessions", "drop_reason", key, KEPT)
     verdicts = _count_values(lake, "judged_sessions", "verdict", key, NO_VERDICT)
@@ -113,10 +117,36 @@ def read_agent_status(lake: Lake, key: PartitionKey) -> AgentStatus:
         trained_at=training.trained_at,
         training=training.text,
         model=model,
-        waits=_list_waiting(key, model, dropped),
+        waits=[*_list_waiting(key, model, dropped), *describe_old_rules(settings, key)],
         changed_requests=describe_changes(lake, key),
         next_step=_choose_next_step(key, was_read, model, uses),
     )
+
+
+def describe_old_rules(settings: Settings, key: PartitionKey) -> list[str]:
+    """Return a sentence if the gateway checks the champion's calls by earlier settings.
+
+    The settings `reads`, `act` and `preconditions` reach the gateway only if `agent-pipeline
+    traffic` runs. An agent whose champion gets no traffic has no sentence.
+    """
+    try:
+        rules = read_rules(settings.open_lake()).get(str(key))
+    except DataError as error:
+        return [str(error)]
+    if rules is None or not rules.share:
+        return []
+    are_same = {
+        "reads": set(rules.reads) == set(settings.reads(key)),
+        "act": rules.act == settings.traffic(key).act,
+        "preconditions": rules.preconditions == settings.preconditions(key),
+    }
+    changed = [name for name, is_same in are_same.items() if not is_same]
+    if not changed:
+        return []
+    return [
+        "The gateway checks calls by earlier settings, because these settings have changed: "
+        f"{', '.join(changed)}. Run `agent-pipeline traffic {key}`."
+    ]
 
 
 def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:

@@ -32,6 +32,7 @@ from agent_pipeline.gateway.turn_checks import (
     find_objection,
     plain_messages,
 )
+from agent_pipeline.governance.agent_status import describe_old_rules, read_agent_status
 from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote
@@ -192,3 +193,62 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rules.threshold is None and "no threshold" in " ".join(result.output.split())
     assert rules.champion == lake.champion("gguf_export", KEY).identity[:16]
     assert rules.log == str(tmp_path / "traffic-log")
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings of an agent with a champion, which has the rules of these settings."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(SETTINGS.format(lake=tmp_path / "lake", store=tmp_path))
+    monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(file))
+    lake = load_settings().open_lake()
+    export(lake, "first")
+    promote(lake, KEY)
+    assert CliRunner().invoke(app, ["traffic", str(KEY), "--share", "5%"]).exit_code == 0
+    return file
+
+
+SETTINGS = """\
+lake = "{lake}"
+store = "{store}"
+
+[agents."shop/support"]
+reads = ["find", "list"]
+preconditions = {{ cancel = ["looked_up('find', 'order')"] }}
+
+[agents."shop/support".traffic]
+large_model = "openai/large"
+act = "sure"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ('act = "sure"', 'act = "all"', ["act"]),
+        ('"find", "list"', '"list"', ["reads"]),
+        ('"find", "list"', '"list", "find"', []),
+        ("preconditions =", "# preconditions =", ["preconditions"]),
+        ("'order'", "'id'", ["preconditions"]),
+        ("openai/large", "openai/larger", []),
+    ],
+)
+def test_changed_settings(settings_file: Path, before: str, after: str, names: list[str]) -> None:
+    """`status` names the settings that the gateway does not have yet, until `traffic` runs."""
+    assert describe_old_rules(load_settings(), KEY) == []
+    text = settings_file.read_text()
+    assert before in text
+    settings_file.write_text(text.replace(before, after))
+    sentences = describe_old_rules(load_settings(), KEY)
+    assert set(sentences) <= set(read_agent_status(load_settings(), KEY).waits)
+    assert len(sentences) == bool(names) and all(name in sentences[0] for name in names)
+    assert all(f"agent-pipeline traffic {KEY}" in sentence for sentence in sentences)
+    assert CliRunner().invoke(app, ["traffic", str(KEY)]).exit_code == 0
+    assert describe_old_rules(load_settings(), KEY) == []
+
+
+def test_changed_settings_without_traffic(settings_file: Path) -> None:
+    """Nobody has to update rules by which no call is checked."""
+    assert CliRunner().invoke(app, ["traffic", str(KEY), "--share", "0"]).exit_code == 0
+    settings_file.write_text(settings_file.read_text().replace('"sure"', '"all"'))
+    assert describe_old_rules(load_settings(), KEY) == []

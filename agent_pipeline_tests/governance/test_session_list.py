@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.governance.agent_status import read_agent_status
 from agent_pipeline.governance.session_list import SessionFilter, list_sessions
@@ -95,7 +96,7 @@ def test_unknown_filter_is_refused_with_the_nearest_name(
 
 
 def test_status_counts_the_same_sessions(lake: Lake) -> None:
-    status = read_agent_status(lake, KEY)
+    status = read_agent_status(Settings(lake=str(lake.root)), KEY)
     assert (status.was_read, status.sessions, status.kept) == (True, 4, 2)
     assert status.dropped == {"unacceptable": 1, "unjudged": 1}
     assert status.verdicts == {"acceptable": 2, "unacceptable": 1, "none": 1}
