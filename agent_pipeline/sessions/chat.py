@@ -41,6 +41,7 @@ from agent_pipeline.sessions.parts import (
     read_call,
     read_result,
     read_text,
+    read_tool_name,
     read_ui_tool,
     recognize_part,
 )
@@ -66,7 +67,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 10
+VERSION = 11
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.
@@ -173,6 +174,7 @@ def _read_message(role_name: str, message: JsonObject, items_before: Sequence[It
         item.kind == "function_call" and item.name == role_name for item in items_before
     ):
         role = "tool"
+        message = {"name": role_name} | message
     if role is None:
         return [INVALID]
     if role == "tool":
@@ -273,7 +275,13 @@ def _read_results(message: JsonObject) -> list[Item]:
         output = parts.values or ""  # a list without parts is an empty result
     else:
         output = message.get("content", message.get("text"))
-    return [read_result(_read_result_id(message), output, is_marked_failed(message)), *strange]
+    result = read_result(
+        _read_result_id(message),
+        output,
+        is_marked_failed(message),
+        tool=read_tool_name(message),
+    )
+    return [result, *strange]
 
 
 def _mark_items_beside_results(items: list[Item]) -> list[Item]:

@@ -90,8 +90,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "mismatched_call_id": DamageKind(
         "drop_session",
         _NOT_KEPT,
-        "a result whose id matches no open call; the result goes to the oldest open call, which "
-        "is a guess",
+        "a result whose id or tool matches no open call; the result goes to the oldest open call, "
+        "which is a guess",
     ),
     "invalid_tools": DamageKind(
         "keep",
@@ -101,8 +101,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "empty_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "a call or a result without an id; the call and the result are matched by position, and"
-        " the call gets an id",
+        "a call or a result without an id; the call and the result are matched by the name of the "
+        "tool or by position, and the call gets an id",
     ),
     "reused_call_id": DamageKind(
         "repair",

@@ -32,7 +32,8 @@ class Item(msgspec.Struct, frozen=True, gc=False):
             kind is empty if the record holds something that cannot be an item.
         text: The text of a message, the arguments of a call, the output of a result, or a thought.
         role: The role of a message.
-        name: The called tool, or the type of an item that is only counted.
+        name: The called tool, the tool that a result names, or the type of an item that is only
+            counted.
         call_id: The id that joins a call and its result.
         trained: Whether the message or call is trained on; if not, it gets OpenAI's `weight: 0`.
         media: The kinds of the pictures and files that the text marks.
@@ -229,6 +230,8 @@ class _Assembly:
         message: Message = {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
         if item.text.strip() in CLEARED_RESULTS:
             _count_damage(self.chat, mark_cut_text("cleared result"))
+        if item.name and not item.call_id:
+            message["name"] = item.name  # repair pairs the result by this name, and removes it
         if item.failed:
             message["is_error"] = True
         self.chat.messages.append(message)

@@ -100,6 +100,7 @@ _RESULT_ID_FIELDS = (
 )
 _ARGUMENT_FIELDS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT_FIELDS = ("content", "response", "result", "output", "error")
+_TOOL_FIELDS = ("name", "toolName", "tool_name")
 _TEXT_FIELDS = {
     *("type", "text", "content", "annotations", "logprobs", "cache_control", "citations", "index"),
     *("id", "state", "part_kind", "block_type", "kind", "parsed", "phase"),
@@ -228,7 +229,7 @@ def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
     return arguments if isinstance(arguments, str) else dump_json(arguments)
 
 
-def read_result(call_id: str, output: object, failed: bool = False) -> Item:
+def read_result(call_id: str, output: object, failed: bool = False, tool: str = "") -> Item:
     """Return a tool result as an item.
 
     A text or a list of parts is read as in a message. Any other value is kept as JSON. If a list
@@ -238,6 +239,7 @@ def read_result(call_id: str, output: object, failed: bool = False) -> Item:
         call_id: The id of the call.
         output: The tool's output.
         failed: Whether the record reports an error.
+        tool: The name of the tool, if the record of the result states it.
     """
     output = unpack_media(output)
     pieces: list[Item] = []
@@ -259,7 +261,9 @@ def read_result(call_id: str, output: object, failed: bool = False) -> Item:
         text = dump_json(output)
     if text is None:
         return INVALID
-    return Item("function_call_output", text, call_id=call_id, media=media, failed=failed)
+    return Item(
+        "function_call_output", text, name=tool, call_id=call_id, media=media, failed=failed
+    )
 
 
 def read_result_block(block: JsonObject) -> Item:
@@ -273,7 +277,15 @@ def read_result_block(block: JsonObject) -> Item:
         return mark_unread("result that only the service can read")
     if output == [] and "content" in block:
         output = ""
-    return read_result(read_id(block, *_RESULT_ID_FIELDS), output, failed)
+    return read_result(
+        read_id(block, *_RESULT_ID_FIELDS), output, failed, tool=read_tool_name(block)
+    )
+
+
+def read_tool_name(result: JsonObject) -> str:
+    """Return the tool that a result names, or an empty text. Gemini's results have no other id."""
+    name = pick_first(result, _TOOL_FIELDS)
+    return name if isinstance(name, str) else ""
 
 
 def _is_ai_sdk_output(output: JsonObject) -> bool:

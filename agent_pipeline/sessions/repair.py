@@ -2,8 +2,9 @@
 
 All readers use this module. Calls are paired with their results **by position**, not by a
 dictionary of ids, because real logs reuse ids, leave them empty, and reorder results. A result
-answers the open call of its turn that has the same id. If there is no such call, the result answers
-the oldest open call.
+answers the open call of its turn that has the same id. A result without an id may name its tool, as
+Gemini's results do; it answers the oldest open call of this tool. If there is no such call, the
+result answers the oldest open call, which is a guess if the result names an id or a tool.
 
 Each kind of damage (`damage.DAMAGE_KINDS`) is counted, and a policy decides how it is treated:
 curation drops the session (its table row stays), the turn is removed, the damage is repaired, or it
@@ -162,6 +163,11 @@ class _Call:
     result: "_Result | None" = None
     removed: bool = False
 
+    @property
+    def tool(self) -> str:
+        """The name of the called tool."""
+        return self.repaired["function"]["name"]
+
 
 @dataclass(eq=False)
 class _Result:
@@ -170,12 +176,14 @@ class _Result:
     Attributes:
         entry: The tool's message.
         id: The call's id in the record.
+        tool: The tool that the record names, or an empty text. Only results without an id have it.
         calls_before: Number of calls before the result.
         call: The call that the result answers.
     """
 
     entry: _Entry
     id: str
+    tool: str
     calls_before: int
     call: _Call | None = None
 
@@ -293,10 +301,13 @@ class _RepairPass:
         """
         calls, results = self._list_calls(), self._list_results()
         _answer_calls(calls, results, _key_by_turn_and_id)
+        _answer_calls(calls, results, _key_by_turn_and_tool)
         _answer_calls(calls, results, _key_by_turn)
         for result in results:
             if result.call is None:
                 self._count("orphan_output", result.entry)
+            elif result.tool and result.tool != result.call.tool:
+                self._count("mismatched_call_id", result.entry)
             elif not (result.id and result.call.id):
                 self._count("empty_call_id", result.entry)
             elif result.id != result.call.id:
@@ -343,7 +354,9 @@ class _RepairPass:
         for entry in self._entries:
             calls_before += len(entry.calls)
             if entry.role == "tool":
-                results.append(_Result(entry, entry.message["tool_call_id"], calls_before))
+                call_id, tool = entry.message["tool_call_id"], entry.message.get("name", "")
+                entry.message = drop_keys(entry.message, "name")
+                results.append(_Result(entry, call_id, "" if call_id else tool, calls_before))
         return results
 
     def _arrange(self, calls: list[_Call]) -> None:
@@ -464,6 +477,11 @@ _PairKey = Callable[[_Call | _Result], Hashable]
 def _key_by_turn_and_id(entry: _Call | _Result) -> Hashable:
     """Return the turn and the id as a key, or None if the id is empty."""
     return (entry.entry.turn, entry.id) if entry.id else None
+
+
+def _key_by_turn_and_tool(entry: _Call | _Result) -> Hashable:
+    """Return the turn and the tool as a key, or None if a result does not name its tool."""
+    return (entry.entry.turn, entry.tool) if entry.tool else None
 
 
 def _key_by_turn(entry: _Call | _Result) -> Hashable:

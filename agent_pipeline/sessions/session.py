@@ -44,7 +44,8 @@ class Message(TypedDict, total=False):
     """One OpenAI chat message.
 
     `is_error` marks the result of a tool that failed. `weight` is 0 if the message is not trained.
-    `name` is the tool of a result; only chat templates that print it need it.
+    `name` is the tool of a result. Repair needs it for results without an id, and some chat
+    templates print it.
     """
 
     role: Required[Role]

@@ -84,6 +84,7 @@ def unnumbered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     )
     for message in plain:
         message |= {"tool_call_id": "c1"} if message["role"] == "tool" else {}
+        message.pop("name", None)  # the tool of a result without an id, until repair pairs it
         for call in message.get("tool_calls", ()):
             call |= {"id": "c1"}
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
