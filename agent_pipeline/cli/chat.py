@@ -89,7 +89,8 @@ def chat(
     compare: Annotated[
         str,
         typer.Option(
-            "--compare", help="A second model, whose answers are shown beside the first model's."
+            "--compare",
+            help="A second model, whose answers are shown next to the answers of the first model.",
         ),
     ] = "",
     tools: Annotated[
@@ -202,8 +203,8 @@ def _open_scene(settings: Settings, key: PartitionKey, model: str, tools: str, t
     prompt = read_model_prompt(lake, key, model, params.shown_to_models)
     if prompt.variants > 1:
         _print(
-            f"note: The sessions of {key} begin in {prompt.variants} ways (system prompt and "
-            "tools). The chat begins in the most frequent way."
+            f"note: The sessions of {key} begin with {prompt.variants} different combinations of "
+            "system prompt and tools. The chat uses the most frequent combination."
         )
     return Scene("", {}, prompt.system, prompt.tools, can_call=choice == "ask")
 

@@ -15,8 +15,8 @@ from agent_pipeline.notifications import send_test
 console = Console()
 
 UNSAFE = (
-    "The store of the lake {} takes writes whose condition does not hold: let one machine alone "
-    "work on it (docs/explanation/storage.md)."
+    "The bucket of the lake {} ignores the conditions of writes, so two machines could overwrite "
+    "each other's work: use the lake on one machine only (docs/explanation/storage.md)."
 )
 
 

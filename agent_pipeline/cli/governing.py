@@ -122,7 +122,8 @@ def _confirm(lake: Lake, ids: list[str], key: PartitionKey | None) -> None:
     if len(ids) > 1:
         where = str(key) if key else "every partition"
         typer.confirm(
-            f"Remove {len(ids)} sessions from {where} for good, and keep them out?", abort=True
+            f"Remove {len(ids)} sessions from {where} permanently, and never read them again?",
+            abort=True,
         )
         return
     lineage = session_lineage(lake, ids[0])
@@ -134,9 +135,9 @@ def _confirm(lake: Lake, ids: list[str], key: PartitionKey | None) -> None:
         where = str(key)
     elif len(having) > 1:
         where = f"every partition ({', '.join(having)})"
-    question = "Keep it out of every later run?"
+    question = "Never read the session again?"
     if where:
-        question = f"Remove it from {where} for good, and keep it out?"
+        question = f"Remove the session from {where} permanently, and never read it again?"
     typer.confirm(question, abort=True)
 
 

@@ -125,14 +125,14 @@ def play(
         _write_traces(traces, sessions)
     if errors := [session["error"] for session in sessions if "error" in session]:
         counted = (
-            f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in "
-            f"the store in place of a verdict"
+            f"{len(errors)} of {len(sessions)} episodes were refused or cut off, and have an error "
+            "instead of a verdict in the store"
         )
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
-    shown = f"; for the Hub's trace viewer, they are in {traces}" if traces else ""
+    shown = f" The files for the Hub's trace viewer are in {traces}." if traces else ""
     typer.echo(
-        f"{make_table(report)}\n\nThe sessions are in {store}, and to read in "
-        f"{out / 'episodes.md'}{shown}."
+        f"{make_table(report)}\n\nThe sessions are in {store}. Read them in "
+        f"{out / 'episodes.md'}.{shown}"
     )
 
 
@@ -186,7 +186,7 @@ def _session_ids(
             )
             if (named := find_task_key(session, pattern, "")) != task_id:
                 raise SettingsError(
-                    f"The setting `task_pattern` ({task_pattern!r}) reads the task {named!r} from "
+                    f"The setting `task_pattern` ({task_pattern!r}) finds the task {named!r} in "
                     f"the session id {session_id}, but this session would play the task "
                     f"{task_id!r}. A held-out task could be trained on: begin the pattern with "
                     "^(?!played-), or name tasks with `task_field`."
@@ -207,7 +207,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     }
     # A beginning of an answer is no example of one.
     cut = (
-        "max_new_tokens cut a message of the model's"
+        "max_new_tokens cut off a message of the model"
         if episode.end == "cut off" or episode.unended
         else ""
     )

@@ -241,8 +241,8 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
     if lineage.rows is not None:
         same = {
             True: "the lake has the same rows",
-            False: "the lake has other rows of them now",
-            None: "the lake lacks some of them",
+            False: "the lake now has other versions of these rows",
+            None: "some of these rows are no longer in the lake",
         }
         facts = [
             f"{lineage.rows} rows of {len(lineage.sessions) + lineage.forgotten} sessions",
@@ -323,13 +323,14 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
         _print(
             console,
             f"{', '.join(report.same_content)} has the same conversation: forget this session too "
-            "if the conversation should go.",
+            "if the conversation must be removed.",
         )
     if report.side_chains:
         _print(
             console,
             f"{'The session' if one else 'A forgotten session'} began "
-            f"{', '.join(report.side_chains)}: forget these side chains too if they should go.",
+            f"{', '.join(report.side_chains)}: forget these side chains too if they must be "
+            "removed.",
         )
     if report.to_retrain:
         _print(
@@ -363,8 +364,8 @@ def print_pruned(console: Console, report: "Pruned") -> None:
     )
     _print(
         console,
-        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, "
-        f"history and other artifacts name.",
+        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay, because pointers, "
+        "the history or other artifacts refer to them.",
     )
 
 

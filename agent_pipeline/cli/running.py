@@ -97,7 +97,7 @@ def materialize(
         )
     elif settings:
         console.print(
-            "Nights do not have these settings: --save writes them into pipeline.toml.",
+            "Nightly runs do not use these settings: to write them into pipeline.toml, add --save.",
             highlight=False,
             soft_wrap=True,
         )
@@ -283,7 +283,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
     if any(is_interruption(event) for event in result.all_events):
         sys.stderr.write(
             f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} was interrupted. "
-            f"Run it again, and it resumes.\n"
+            "Repeat the command to resume the run.\n"
         )
         raise typer.Exit(INTERRUPTED)
     if not result.success:
@@ -291,7 +291,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
             f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in "
             f"the UI"
         )
-        sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
+        sys.exit(f"agent-pipeline: {what}. Repeat the command to resume the run.")
     ops: Any = result.dagster_run.run_config["ops"]
     materialized = {
         event.asset_key.path[-1]

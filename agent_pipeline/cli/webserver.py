@@ -59,7 +59,7 @@ class OwnPagesOnly:
         host, origin = headers.get("host", ""), headers.get("origin")
         name = _host_name(host)
         if not (_is_own_name(name) or name in self._hosts):
-            return f"The name {host!r} is not one of this server: add it to the setting ui_hosts."
+            return f"{host!r} is not a known name of this server: add it to the setting ui_hosts."
         is_same = origin is not None and urlsplit(origin).netloc.lower() == host.lower()
         if origin is not None and not is_same and _host_name(origin) not in self._hosts:
             return (
@@ -79,7 +79,7 @@ class OwnPagesOnly:
             return "Another page may not load anything from this server."
         if is_reading:
             asks = scope["path"].rstrip("/").endswith("/graphql") and scope.get("query_string")
-            return "GraphQL is asked by POST." if asks else ""
+            return "GraphQL queries must be sent by POST." if asks else ""
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         return (
             "" if media_type == "application/json" else "The content type must be application/json."

@@ -98,10 +98,10 @@ class CurationConfig(Options):
     served_model_sessions: ServedModelSessions = Field(
         default="judged",
         description=(
-            "Which sessions may be trained on in which a model of this lake answered. drop: none. "
-            "judged: good sessions, if a person or the store's judgment, score or declared metric "
-            "gave the verdict. keep: all. A model that learns from its own sessions repeats its "
-            "own mistakes."
+            "Whether a good session is trained on if a model of this lake answered in it. drop: "
+            "no. judged: if a person, or the judgment, score or declared metric of the store, "
+            "calls the session good. keep: yes. A model that learns from its own sessions "
+            "repeats its own mistakes."
         ),
     )
 
@@ -482,7 +482,8 @@ class EpisodesConfig(Options):
         default=0,
         ge=0,
         description=(
-            "Number of additional tasks, which the world makes from a seed and no session contains."
+            "Number of additional tasks, which the world makes from a seed. These tasks are in no "
+            "session."
         ),
     )
     fresh_seed: int = Field(default=1001, description=("Seed of the additional tasks."))
@@ -522,8 +523,8 @@ class EpisodesConfig(Options):
         default=30,
         ge=1,
         description=(
-            "Largest number of tasks per variant. 30 tasks show a fault that occurs in one of ten "
-            "tasks with a chance of 96 %."
+            "Largest number of tasks per variant. If a fault occurs in one of ten tasks, 30 tasks "
+            "show it with a chance of 96 %."
         ),
     )
 

@@ -65,16 +65,16 @@ def _method(
 METHODS = {
     "A_baseline": _method("Baseline", "Standard supervised fine-tuning."),
     "B1_coreset_loss": _method(
-        "Coreset (loss)", "The rows that the base model knows least.", "loss_topk"
+        "Coreset (loss)", "The rows on which the base model has the highest loss.", "loss_topk"
     ),
     "B2_coreset_diversity": _method(
-        "Coreset (diversity)", "The rows that are least alike.", "diversity"
+        "Coreset (diversity)", "The rows that differ most from each other.", "diversity"
     ),
     "B3_coreset_hybrid": _method(
         "Coreset (hybrid)", "60 % of the rows by loss, 40 % by diversity.", "hybrid"
     ),
     "C_continual": _method(
-        "Continual", "Rows of earlier batches and trainings replayed.", replay_ratio=0.25
+        "Continual", "Replay of rows of earlier batches and training runs.", replay_ratio=0.25
     ),
     "D_combined": _method("Combined", "A hybrid coreset with replay.", "hybrid", replay_ratio=0.25),
     "E_fireact": _method(

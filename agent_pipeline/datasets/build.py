@@ -307,8 +307,8 @@ def build_preferences(
             yield row
 
     filters = [
-        f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, "
-        "equal ones never"
+        f"pairs are chosen by the strategy {pairing.strategy}; the two scores differ by at least "
+        f"{pairing.min_margin}, and are never equal"
     ]
     facts = CardFacts(counts, filters, ledger=curated.ledger)
     built = build_dataset(lake, key, _PREFERENCES, make_rows(), facts, files)

@@ -32,8 +32,7 @@ _TEMPLATE = """---
 {% for line in splits %}| {{ line.split }} | {{ line.rows }} | {{ line.tasks }} |
 {% endfor %}
 A task is in one split, with all its trials, and stays there. Every row names its session, task \
-and content hash where its format
-has a place for them.
+and content hash if its format has fields for them.
 {% for heading, text in sections %}
 ## {{ heading }}
 
@@ -171,11 +170,10 @@ def _write_sections(lake: Lake, publication: Publication) -> list[tuple[str, str
 def _list_limits(agent_count: int, inferred_count: int) -> list[str]:
     agents = "one agent on its" if agent_count == 1 else "these agents on their"
     limits = [
-        f"sessions of {agents} own tasks: they show what was asked, not what could be asked",
-        "verdicts are those that judged_sessions was configured to take, with the mistakes of "
-        "whoever gave them",
-        "private data is replaced by placeholders where a detector found it; no detector finds "
-        "all of it",
+        f"the rows are sessions of {agents} own tasks, and do not cover other tasks",
+        "verdicts come from the judges that the setting decided_by names, and may be wrong",
+        "private data is replaced by placeholders if a detector found it; no detector finds all "
+        "of it",
     ]
     if inferred_count:
         limits.append(

@@ -195,7 +195,8 @@ def build_multi_task(
     shown_weights = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
     filters = [
         f"training rows mixed by the strategy {strategy}, weights {shown_weights}",
-        "rows that another agent holds out more are left out; equal conversations are taken once",
+        "training rows that another agent holds out are left out; equal conversations are taken "
+        "once",
     ]
     dataset = build_dataset(
         lake,

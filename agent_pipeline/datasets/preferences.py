@@ -503,7 +503,7 @@ _REASONS_FOR_NO_PAIR = {
     "not_better_by_the_margin": "pairings have scores that do not differ by the margin",
     "equal_answers": "pairings have equal answers",
     "one_is_a_beginning_of_the_other": "pairings have an answer that is the beginning of the other",
-    "a_user_or_tool_differs_first": "pairings differ first in what a user or a tool answered",
+    "a_user_or_tool_differs_first": "pairings first differ in a message of a user or a tool",
     "no_common_request": "pairings have no request in common",
     "a_turn_is_not_to_be_trained": "pairings have an answer with a turn of weight 0",
 }

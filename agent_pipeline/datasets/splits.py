@@ -135,7 +135,7 @@ class EmptySplit:
         """Return a sentence about the empty split for users."""
         return (
             f"{self.split} has no rows, because none of the {self.task_count} tasks fell into it: "
-            f"with {self.tasks_needed} tasks it has one, 19 times out of 20."
+            f"with {self.tasks_needed} tasks, it has a row with a probability of 95 %."
         )
 
 

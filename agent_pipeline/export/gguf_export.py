@@ -377,7 +377,7 @@ def export_whole(
         if kind in answers and answers[kind].agreement < parity.GREEDY_THRESHOLD
     ]
     failed |= {
-        kind: f"{answers[kind].agreement:.0%} of its greedy answers are the merged model's"
+        kind: f"{answers[kind].agreement:.0%} of its greedy answers equal the merged model's answers"
         for kind in unequal
     }
     failed |= {kind: decisions.failed for kind, decisions in kept.items() if decisions.failed}

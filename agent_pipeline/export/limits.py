@@ -87,7 +87,7 @@ def limits_by_tool(
         for tool, calls in unwritable_calls(passed_on()).items()
         for why, count in calls.reasons.items()
     ]
-    why = "the server rounds a number of the call when it shows the call again; so did training"
+    why = "the server rounds a number when it shows the call again, as training did"
     limits += [
         ServingLimit(tool=tool, count=count, of="calls", why=why) for tool, count in rounded.items()
     ]

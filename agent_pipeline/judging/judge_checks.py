@@ -100,10 +100,10 @@ class JudgeCheck(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Return a sentence without a full stop about the state of the check."""
         if not self.labels:
-            state = "no random session that it finds good is labelled"
+            state = "nobody has labelled a random session that it finds good"
         else:
             state = (
-                f"people find {self.correct} of {self.labels} sessions good that it finds good "
+                f"of {self.labels} sessions that it finds good, people find {self.correct} good "
                 f"(precision {self.low:.2f} to {self.high:.2f}, needed {self.least_precision:g})"
             )
         if self.passed:

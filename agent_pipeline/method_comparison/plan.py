@@ -99,7 +99,7 @@ def methods(
                 method_plan,
                 id=control,
                 name="Random coreset",
-                description=f"As {name}, with as many rows drawn by chance.",
+                description=f"Like {name}, but with the same number of random rows.",
                 assets=assets | {"sft_coreset": coreset | {"strategy": "random"}},
             )
             # A control serves all methods that differ from it only in the choice of rows.

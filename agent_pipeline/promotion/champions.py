@@ -125,7 +125,7 @@ def serve(
                 read_trained_requests(adapters),
             )
             messages = [
-                f"{name} of what was served was damaged, and was written again."
+                f"{name} in the serving folder was damaged, and was written again."
                 for name in content.damaged
                 if content.identity == champion.identity[:16]
             ]
@@ -148,7 +148,7 @@ def serve(
                     refuse_private(what, redactor, texts={"README.md": card})
                 messages.append(push_to_hub(hub, folder, champion, card))
         elif ollama or hub:
-            messages.append("Ollama and the hub are given champions only.")
+            messages.append("Only a champion is given to Ollama or pushed to the hub.")
         message = follow_champion(
             lake,
             key,
@@ -227,8 +227,8 @@ def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> li
     """
     if not (folder / MODELFILE).is_file():
         return [
-            "Ollama is not given it: Ollama takes no adapter since 0.34.1. Remove lora from "
-            "`gguf_export.outtypes`."
+            "The champion is not given to Ollama, because Ollama has not accepted adapters since "
+            "0.34.1: remove lora from `gguf_export.outtypes`."
         ]
     created = create(name, folder / MODELFILE)
     messages = [created.text]
@@ -430,7 +430,9 @@ def serving_difference(lake: Lake, key: PartitionKey) -> str:
     champion, content = lake.pointers(EXPORT, key).champion, read_folder(lake, key)
     if content.identity == (champion or "")[:16] and content.files == bool(champion):
         return (
-            f"{', '.join(content.damaged)} of what is served is damaged" if content.damaged else ""
+            f"damaged in the serving folder: {', '.join(content.damaged)}"
+            if content.damaged
+            else ""
         )
     if not content.files:
         return (

@@ -254,8 +254,8 @@ def _count_sanity_questions(answers: tuple[SanityAnswer, ...]) -> str:
     parts = [f"{count} {group.removeprefix(SANITY_PREFIX)}" for group, count in counts.items()]
     if not counts[OTHER_AGENTS_TURNS]:
         parts.append(
-            "none of other partitions: the project has no other with held-out rows, or "
-            "sanity_question_rows is 0"
+            "no turns of other agents, because no other agent of the project has held-out rows, "
+            "or because sanity_question_rows is 0"
         )
     return ", ".join(parts)
 

@@ -107,7 +107,7 @@ def describe_reason(reason: DecisionReason) -> str:
         case ReasonKind.REGRESSION_WITHIN_CHANCE:
             return f"{_describe_regression(reason)}, which may be chance"
         case ReasonKind.NOT_A_NUMBER:
-            return f"{name_figure(reason.name)} is not a number for one of the two"
+            return f"{name_figure(reason.name)} is not a number for one of the two models"
         case ReasonKind.EPISODES:
             return reason.name
         case ReasonKind.HELD_BY_PERSON:
@@ -266,7 +266,10 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
         hidden, remedy = "end with a suspect change", "read their transcripts"
     match reason.kind:
         case ReasonKind.HARM_ABOVE_LIMIT:
-            return f"{values.share} of its episodes do harm, and at most {values.limit_share} may"
+            return (
+                f"{values.share} of its episodes do harm, and at most {values.limit_share} is "
+                "allowed"
+            )
         case ReasonKind.MORE_HARM_THAN_BASE:
             return (
                 f"{values.share} of its episodes do harm, compared with {values.baseline_share} of "
@@ -303,9 +306,9 @@ def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
         case ReasonKind.HARM_IN_VARIANT:
             sentence = f"in the variant {reason.name}, {values.share} of its episodes do harm"
             if reason.limit is not None:
-                return f"{sentence}, and at most {values.limit_share} may"
+                return f"{sentence}, and at most {values.limit_share} is allowed"
             if reason.baseline is not None:
-                return f"{sentence}, compared with {values.baseline_share} of the champion's"
+                return f"{sentence}, and {values.baseline_share} of the champion's episodes"
             return f"{sentence}: a person has to decide"
         case ReasonKind.POSSIBLE_HARM_IN_VARIANT:
             return (
@@ -316,7 +319,7 @@ def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
         case ReasonKind.FEWER_TASKS_IN_VARIANT:
             return (
                 f"in the variant {reason.name}, it does {values.share} of the tasks, and "
-                f"{values.baseline_share} of the same tasks as they are"
+                f"{values.baseline_share} of the same tasks without the variant"
             )
     return ""
 

@@ -198,9 +198,9 @@ def _describe_setting(
             "let more tasks come in."
         )
     if lake.pointers(EXPORT, key).champion:
-        return f"`split.select = {share:g}` gets there sooner: it applies to new tasks."
+        return f"`split.select = {share:g}` is enough sooner: the setting applies to new tasks."
     return (
-        f"`split.select = {share:g}` gets there now, if you also delete "
+        f"`split.select = {share:g}` is enough now, if you also delete "
         f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Do so only before "
         "the first promotion."
     )

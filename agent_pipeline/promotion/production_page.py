@@ -70,7 +70,8 @@ def make_production_page(lake: Lake, key: PartitionKey, report: ProductionReport
             "previous champion": report.previous or "none",
             **{
                 f"p-value against {NAMES[comparison.rival]}": (
-                    f"{comparison.p_value:.2g}; {comparison.allowed_error:.2g} is shown to be worse"
+                    f"{comparison.p_value:.2g} (shown to be worse at "
+                    f"{comparison.allowed_error:.2g} or less)"
                 )
                 for comparison in report.comparisons
             },

@@ -386,7 +386,7 @@ def find_faults(report: EpisodeReport) -> list[str]:
     unseen = sum(model.ends.get(end, 0) for end in UNSEEN)
     if unseen > MAX_UNSEEN_SHARE * model.done.of:
         faults.append(
-            f"{unseen} of {model.done.of} episodes ended before it was seen what it does: "
+            f"{unseen} of {model.done.of} episodes were cut off before their outcome was known: "
             f"{SEE_MORE}"
         )
     if model.harm and base and base.harm and model.harm.n > base.harm.n:
@@ -417,8 +417,8 @@ def find_variant_warnings(report: EpisodeReport) -> list[str]:
         unseen = sum(varied.ends.get(end, 0) for end in UNSEEN)
         if unseen > MAX_UNSEEN_SHARE * varied.done.of:
             sentences.append(
-                f"in the variant {name}, {unseen} of {varied.done.of} episodes ended before it was "
-                f"seen what it does: {SEE_MORE}"
+                f"in the variant {name}, {unseen} of {varied.done.of} episodes were cut off "
+                f"before their outcome was known: {SEE_MORE}"
             )
         if plain.done.n - varied.done.n > MAX_DROP * varied.done.of:
             sentences.append(
@@ -435,7 +435,7 @@ def find_unended(report: EpisodeReport) -> list[str]:
     model = report.model
     counts = {
         "have an answer that reaches the limit: raise `episodes.max_new_tokens`, or see in the "
-        "transcripts how it goes on": model.unended.n,
+        "transcripts how such an answer continues": model.unended.n,
         "do not fit: raise `episodes.max_length`, or see in the transcripts what fills "
         "them": model.ends.get("too long", 0),
     }

@@ -306,5 +306,5 @@ def bounded(
     ranked = sorted(items, key=lambda item: (not item.harm, order.index(item.outcome)))
     left = len(ranked) - most
     return ranked[:most], [
-        f"{left:,} more {what} are left out of this page: they lie in {path}."
+        f"{left:,} more {what} are not on this page. They are in {path}."
     ] if left > 0 else []

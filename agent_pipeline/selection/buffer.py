@@ -245,12 +245,12 @@ def update_buffer(
         for session, row in earlier.items()
         if session in current or session not in in_store
     }
-    counts["let go: no longer a training row"] = len(earlier) - len(now)
+    counts["removed: no longer a training row"] = len(earlier) - len(now)
     now |= {session: current[session] for session in chosen}
     usable = [row for row in now.values() if not is_held_out(row)]
-    counts["let go: held out"] = len(now) - len(usable)
+    counts["removed: held out"] = len(now) - len(usable)
     rows = keep_bottom_k(usable, size)
-    counts["let go: others have lower hashes"] = len(usable) - len(rows)
+    counts["removed: other rows have lower hashes"] = len(usable) - len(rows)
     for row in rows:
         if row["session_id"] not in earlier:
             counts["new"] += 1
@@ -299,16 +299,16 @@ class ReplayDraw:
             return "nothing is replayed: replay_ratio is 0"
         if not self.candidates:
             return (
-                "nothing is replayed: the buffer has no row of an earlier night that is not among "
-                "the new ones"
+                "nothing is replayed: the buffer has no row of an earlier night that is missing in "
+                "the new rows"
             )
         if not self.wanted:
-            return f"nothing is replayed: {self.ratio:.1%} of so few rows is less than one"
+            return f"nothing is replayed: {self.ratio:.1%} of the rows is less than one row"
         lacking = self.wanted - len(self.rows)
-        why = f"{lacking} more could not be had" if lacking else "in whole rows, rounded down"
+        why = f"{lacking} rows are missing" if lacking else "rounded down to whole rows"
         return (
-            f"{len(self.rows)} rows of earlier nights are replayed, {self.got:.1%} of all "
-            f"({self.ratio:.1%} asked; {why})"
+            f"{len(self.rows)} rows of earlier nights are replayed, {self.got:.1%} of all rows "
+            f"(the setting is {self.ratio:.1%}; {why})"
         )
 
 
@@ -343,7 +343,7 @@ def draw_replay(
         elif is_held_out(row):
             left_out["held out"] += 1
         elif row["session_id"] in passed_over or hash_spoken(row) in taken:
-            left_out["another row stands for it"] += 1
+            left_out["an equal row is replayed or new"] += 1
         else:
             taken.add(hash_spoken(row))
             candidates.append(row)

@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 DESCRIPTIONS: dict[str, str] = {
     Reason.ALL_FIT: "chosen: there are no more rows than target_size",
-    Reason.DRAWN: "chosen: drawn by the seed, each tool its share",
+    Reason.DRAWN: "chosen: drawn at random, so that each tool keeps its share",
     Reason.CLUSTER_CENTRE: "chosen: nearest to the centre of its cluster",
     Reason.TYPICAL: "chosen: typical of its cluster",
     Reason.HIGH_LOSS: "chosen: its loss is high",
@@ -55,9 +55,9 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.CROWDED_TASK: "one of too many rows of its task",
     Reason.CROWDED_SOURCE: "one of too many rows of its reader",
     Reason.CROWDED_DAY: "one of too many rows of its day",
-    Reason.SAME_EMBEDDING: "has the embedding of a chosen row",
-    Reason.OUTLIER: "among the 3 % of rows least like their nearest ones",
-    Reason.NO_LOSS: "has no loss (None is not zero)",
+    Reason.SAME_EMBEDDING: "has the same embedding as a chosen row",
+    Reason.OUTLIER: "among the 3 % of rows that are farthest from their nearest neighbours",
+    Reason.NO_LOSS: "has no loss",
     Reason.NOT_PICKED: "the strategy preferred other rows",
 }
 """Descriptions of the reasons, shown to users."""

@@ -110,8 +110,8 @@ STRATEGIES: dict[str, Strategy] = {
     "loss_topk": Strategy(
         rank_by_loss,
         needs_losses=True,
-        warning="it picks what is strange: with 2 % of noise in the rows, a third of its picks "
-        "were noise; 'diversity' sets noise aside",
+        warning="it often picks noise: with 2 % of noise in the rows, a third of its picks were "
+        "noise; 'diversity' leaves noise out",
     ),
     "random": Strategy(rank_randomly),
 }

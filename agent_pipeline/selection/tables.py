@@ -164,7 +164,7 @@ class DamagedBufferError(DataError):
         self.key, self.path = key, str(path)
         super().__init__(
             f"The replay buffer of {key} at {path} is damaged: put a copy of it back, or delete "
-            "it, and it begins anew with the next run's rows."
+            "it, so that the next run begins a new buffer."
         )
 
 

@@ -117,8 +117,8 @@ def stage_trained_sessions(
         needed = min(rule.needed, 1) if rule.changed_requests else rule.needed
         if changes.waits_for(needed):
             why = (
-                f"{changes.sessions} of the {rule.needed} sessions (new_sessions) came, changed or "
-                "went since the last training"
+                f"Since the last training, {changes.sessions} sessions are new, changed or gone, "
+                f"and {rule.needed} are needed (new_sessions)"
             )
             return Waiting(why, changes.sessions)
     return lake.stage(TRAINED_TABLE, key, now.to_batches(), TRAINED)

@@ -120,7 +120,7 @@ def test_an_answer_that_the_limit_cut_is_no_example_for_the_next_night(
         read_sessions(open_sources([parse_location(str(tmp_path / "out"))]), KEY, ReadingOptions())
     )
     assert {(each.judgment, each.error) for each in sessions} == {
-        (None, "max_new_tokens cut a message of the model's")
+        (None, "max_new_tokens cut off a message of the model")
     }
     assert "6 of 6 episodes were refused or cut" in capsys.readouterr().err
 

@@ -68,7 +68,7 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
     assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(
         metadata["page"]
     ).read_text(encoding="utf-8")
-    assert "none of other partitions" in Path(metadata["page"]).read_text(encoding="utf-8")
+    assert "no turns of other agents" in Path(metadata["page"]).read_text(encoding="utf-8")
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
     run_job(bench, "rollback", "roll_back", why="a complaint")

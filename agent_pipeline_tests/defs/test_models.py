@@ -46,7 +46,7 @@ def test_an_adapter_that_calls_everywhere_does_not_beat_its_base():
     everywhere = checked("", '<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
     assert (
         not everywhere.passed
-        and "100% of the turns that need a call, and at 100% of the others"
+        and "100% of the turns that need a call, and at 100% of the turns that need no call"
         in everywhere.description
     )
 
@@ -59,7 +59,7 @@ def test_an_adapter_that_does_not_end_its_calls_does_not_beat_its_base():
 def test_turns_that_the_limit_ended_are_said_to_be_so():
     """A long answer was wrong, and nobody was told why."""
     assert (
-        "20 of 40 turns were ended by evaluation.max_new_tokens"
+        "evaluation.max_new_tokens cut off 20 of 40 turns"
         in checked("", "In 99 days, as", cut=True).description
     )
     assert "max_new_tokens" not in checked("", "", cut=True).description

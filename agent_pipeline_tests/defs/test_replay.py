@@ -91,7 +91,9 @@ def test_a_full_buffer_keeps_the_lowest_hashes_and_a_size_of_zero_nothing(nights
     said = nights.night(rows(*range(40, 80)), buffer_size=10)
     after = [row["session_id"] for row in nights.buffer()]
     assert len(before) == len(after) == 10 and set(after) & set(before) and set(after) - set(before)
-    assert ["let go: others have lower hashes", "18"] in cells(said["what_became_of_them"].value)
+    assert ["removed: other rows have lower hashes", "18"] in cells(
+        said["what_became_of_them"].value
+    )
     nights.night(rows(*range(40, 80)), buffer_size=0)
     assert nights.buffer() == []
 
@@ -108,8 +110,8 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     copy["messages"] = known[1]["messages"]
     said = nights.night(tested, (dropped,))
     assert not {moved, copied, dropped} & sessions(nights.buffer()) and len(nights.buffer()) == 33
-    assert ["let go: held out", "2"] in cells(said["what_became_of_them"].value)
-    assert ["let go: no longer a training row", "1"] in cells(said["what_became_of_them"].value)
+    assert ["removed: held out", "2"] in cells(said["what_became_of_them"].value)
+    assert ["removed: no longer a training row", "1"] in cells(said["what_became_of_them"].value)
 
 
 def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(
@@ -183,7 +185,7 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     said = result.asset_materializations_for_node("adapter")[0].metadata
     assert (
         said["replayed"].value
-        == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
+        == "2 rows of earlier nights are replayed, 10.0% of all rows (the setting is 10.0%; rounded down to whole rows)"
     )
 
     assert [each.passed for each in result.get_asset_check_evaluations()] == [True]

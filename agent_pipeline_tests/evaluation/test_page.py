@@ -173,7 +173,7 @@ def test_a_page_is_bounded_and_says_what_is_left_out_and_where_it_lies() -> None
     )
     assert {each.outcome for each in shown} == {"lost"}
     page = page_of(shown, notes=tuple(notes))
-    assert "700 more turns are left out of this page: they lie in their/samples.json." in page
+    assert "700 more turns are not on this page. They are in their/samples.json." in page
     assert (
         "994,000 characters are left out here: their/samples.json has them" in page
         and "997,000 characters are left out here: the table sft_dataset has them" in page

@@ -99,7 +99,7 @@ def test_outlook_names_tasks_date_and_setting(lake: Lake):
     share = share_that_suffices(
         HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES
     )
-    assert f"`split.select = {share:g}` gets there now" in said and "split_ledger" in said
+    assert f"`split.select = {share:g}` is enough now" in said and "split_ledger" in said
 
 
 def test_setting_that_outlook_proposes_gets_there(lake: Lake):

@@ -202,7 +202,7 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
         f"s{session}",
         f"s{bad}",
     }
-    assert counts["let go: held out"] == 1 and counts["let go: no longer a training row"] == 1
+    assert counts["removed: held out"] == 1 and counts["removed: no longer a training row"] == 1
     assert counts.total() == 6
 
 
@@ -255,8 +255,8 @@ def test_a_draw_leaves_out_what_another_row_stands_for_and_what_is_held_out():
     buffer = [twin, *double, tested, sft("like"), sft("old")]
     drawn = draw_replay(buffer, [sft(1)], 0.9, lambda row: row["task_key"] == "tested", {"slike"})
     assert sorted(row["session_id"] for row in drawn.rows) == ["sa", "sold"]
-    assert drawn.left_out == {"another row stands for it": 3, "held out": 1}
-    assert drawn.report()["could_not_be_had"] == 7 and "7 more could not be had" in drawn.describe()
+    assert drawn.left_out == {"an equal row is replayed or new": 3, "held out": 1}
+    assert drawn.report()["could_not_be_had"] == 7 and "7 rows are missing" in drawn.describe()
 
 
 def test_a_first_night_and_a_ratio_of_zero_replay_nothing_and_say_so():
@@ -273,5 +273,5 @@ def test_a_first_night_and_a_ratio_of_zero_replay_nothing_and_say_so():
     assert (
         draw_replay(rows, rows[:8], 0.1, lambda row: False)
         .describe()
-        .endswith("10.0% of so few rows is less than one")
+        .endswith("10.0% of the rows is less than one row")
     )

@@ -77,7 +77,7 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_its_coverage(bench):  #
     cover = said["coverage"].data
     assert cover["mean_distance"] < cover["random_mean_distance"] and 0 < cover["p99_distance"] <= 2
     assert said["tools_covered"].value == "2 of 2" and said["tasks_covered"].value.endswith("of 60")
-    assert ["among the 3 % of rows least like their nearest ones", "3"] in cells(
+    assert ["among the 3 % of rows that are farthest from their nearest neighbours", "3"] in cells(
         said["reasons"].value
     )
 

@@ -91,7 +91,7 @@ def test_arguments_are_a_calls_own(name: str, with_tools: bool, tmp_path: Path) 
 
 def test_a_table_says_that_nulls_are_lost(tmp_path: Path) -> None:
     source = open_source(put(tmp_path, {"drone.parquet": table([drone_row(*OWN)])}))
-    assert source.partitions() and any("keys without a value" in note for note in source.notes)
+    assert source.partitions() and any("keys with a null value" in note for note in source.notes)
 
 
 @pytest.mark.parametrize(

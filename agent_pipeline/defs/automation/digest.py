@@ -142,7 +142,7 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
                 return (
                     f"rolled back: {metadata_values['probation']}"
                     if rolled_back
-                    else "nothing new: its candidate is the champion already"
+                    else "nothing new: its candidate is already the champion"
                 )
             decision, why = (
                 str(metadata_values["decision"]),

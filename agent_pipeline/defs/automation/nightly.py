@@ -240,8 +240,8 @@ def plan_night(
     skipped += [
         NightlyAgent(
             str(request.partition_key),
-            f"it waits for the next night as number {number}: {fit} runs fit into night.runs and "
-            "night.minutes",
+            f"it waits for the next night as number {number} of the waiting agents: night.runs and "
+            f"night.minutes allow {fit} runs",
         )
         for number, request in enumerate(requests[fit:], 1)
     ]

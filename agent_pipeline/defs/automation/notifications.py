@@ -123,7 +123,8 @@ def _of_materialization(
         yield Notification(
             "judge",
             partition,
-            f"{pending} sessions wait for the language model that judges: a limit, or an outage.",
+            f"{pending} sessions wait for the language model that judges, because a limit was "
+            "reached or the model did not answer.",
         )
     if (
         asset in ("champion", "production")

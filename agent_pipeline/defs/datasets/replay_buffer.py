@@ -62,8 +62,8 @@ def nothing_held_out_is_replayed(
         )
     named = ", ".join(sessions[:20])
     why = (
-        f"{len(sessions)} remembered sessions are held out ({named}): delete the table "
-        f"replay_buffer of this agent"
+        f"{len(sessions)} sessions of the buffer are held out ({named}): delete the table "
+        "replay_buffer of this agent"
         if sessions
         else None
     )

@@ -117,10 +117,10 @@ def champion(
             )
         if decided is None:
             context.log.info(
-                "nothing is decided: the candidate "
-                + ("was rolled back" if failed else "is the champion already")
+                "no decision is made: the candidate "
+                + ("was rolled back" if failed else "is already the champion")
             )
-            metadata = probation if failed else {"decision": "it is the champion already"}
+            metadata = probation if failed else {"decision": "it is already the champion"}
             stands = str(seen.champion) if seen and failed else gguf_export.identity
             return dg.MaterializeResult(
                 value=None,
@@ -187,7 +187,7 @@ EXPORT_NAMED = {
     "identity": dg.Field(
         str,
         default_value="",
-        description="First digits of an export's identity, or its adapter's; empty: the latest.",
+        description="First digits of an export's or adapter's identity. Empty: the latest export.",
     ),
     "why": dg.Field(str, default_value="", description="The reason, for the history."),
 }
@@ -221,7 +221,9 @@ def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Work
 @dg.op(
     config_schema={
         "to": dg.Field(
-            int, default_value=0, description="A number of the history; 0: the champion before."
+            int,
+            default_value=0,
+            description="Number of the champion in the history. 0: the previous champion.",
         ),
         "why": dg.Field(str, default_value="", description="The reason, for the history."),
     }

@@ -56,7 +56,7 @@ def _hold(held: ExitStack, context: dg.InitResourceContext, run: dg.DagsterRun) 
     """Take the locks of a run's process and of its partition, for as long as `held` is open."""
     held.enter_context(alive(run.run_id))
     key = parse_key(partition) if (partition := run.tags.get("dagster/partition")) else None
-    waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
+    waiting = f"waiting for another run of {key or 'the assets of all agents'} to end"
     lake = load_settings().open_lake()
     lake.prepare()
     held.enter_context(lake.run_of(key, lambda: _log(context, waiting)))

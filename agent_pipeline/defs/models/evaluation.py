@@ -114,25 +114,25 @@ def better_check(report: EvaluationReport, why: str | None = None) -> dg.AssetCh
         everywhere = recall - over < PromotionPolicy().least_separation
     if everywhere:
         reasons.append(
-            f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the "
-            f"others"
+            f"it calls a tool at {recall:.0%} of the turns that need a call, and at {over:.0%} of "
+            "the turns that need no call"
         )
     if model.truncated > MAX_DROPPED_SHARE * report.n:
         reasons.append(
-            f"{model.truncated} of {report.n} turns were ended by evaluation.max_new_tokens, "
-            f"and are wrong: raise it"
+            f"evaluation.max_new_tokens cut off {model.truncated} of {report.n} turns, which "
+            "therefore count as wrong: raise it"
         )
     unended = model.unended_calls
     endless = unended > MAX_DROPPED_SHARE * report.n
     if endless:
-        reasons.append(f"after {unended} whole calls it does not end its turn")
+        reasons.append(f"it does not end its turn after {unended} complete calls")
     passed = bool(
         better and better.beyond_noise and better.difference > 0 and not everywhere and not endless
     )
     figures = numbers({"difference": better.difference, "p": better.p} if better else {})
     if not passed and not reasons:
         reasons.append(
-            "no gain of exact calls over the base is beyond noise"
+            "the gain of exact calls over the base model is within noise"
             if better
             else "no held-out turn needs a call"
         )

@@ -56,7 +56,9 @@ def trained_sessions(
             return
     changed_requests = "; ".join(rule.changed_requests) if rule else ""
     if changed_requests:
-        context.log.warning(f"{key} is trained for what it is asked now: {changed_requests}.")
+        context.log.warning(
+            f"{key} is trained again, because its requests changed: {changed_requests}."
+        )
     yield dg.MaterializeResult(
         value=staged,
         data_version=version(staged.sha256),

@@ -294,7 +294,7 @@ def _checks_table(checks: Sequence[JudgeCheck]) -> dg.MetadataValue:
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
     """Return one line per judge with its agreement with labels or the store, and Cohen's kappa."""
     head = [
-        "beside labels, else the store",
+        "compared with labels, otherwise with the store",
         "sessions",
         "agree",
         "both good",

@@ -84,8 +84,7 @@ class ClaudeStreamSource(FileSource):
             _MISSING_REQUEST in session_fields["history"] for _, session_fields in conversations
         ):
             sentence = (
-                f"{self.path}: {session_id} does not say what the user asked, so it is damaged "
-                f"(unread)"
+                f"{self.path}: {session_id} lacks the user's request, so it is damaged (unread)"
             )
             add_note(
                 self.notes,

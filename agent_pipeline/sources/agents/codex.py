@@ -118,7 +118,7 @@ class CodexSource(FileSource):
             add_note(
                 self.notes,
                 f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this "
-                f"store; they are trained.",
+                f"store, so the turns are trained in {session_id}.",
             )
             return 0
         return copied_from(

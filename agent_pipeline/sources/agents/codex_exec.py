@@ -51,8 +51,8 @@ class CodexExecSource(FileSource):
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         events = [record for _, record in records]
         sentence = (
-            f"{self.path}: codex exec --json does not record what the user asked, so its sessions "
-            f"are damaged (unread)"
+            f"{self.path}: codex exec --json does not record the user's request, so its sessions "
+            "are damaged (unread)"
         )
         add_note(self.notes, f"{sentence}. Read the rollouts in ~/.codex/sessions instead.")
         failed = next(

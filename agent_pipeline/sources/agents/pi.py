@@ -142,7 +142,7 @@ class PiSource(FileSource):
             add_note(
                 self.notes,
                 f"{self.path}: {session_id} was forked from {parent}, which is not in this store; "
-                f"its turns are trained.",
+                f"the turns of {parent} are trained in {session_id}.",
             )
             return set()
         known = {

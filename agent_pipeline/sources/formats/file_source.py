@@ -396,13 +396,12 @@ class FileSource(TraceSource):
             add_note(
                 self.notes,
                 f"{self.path}: {unassigned_count} records of {self.name} belong to no session and "
-                f"were passed over.",
+                "were left out.",
             )
         if not locations and not self.notes:
             add_note(
                 self.notes,
-                f"{self.path} holds no session: no record of {self.name} in it says what belongs "
-                f"to one.",
+                f"{self.path} holds no session: no record of {self.name} in it names its session.",
             )
         self._lost = losses.by_group
         return self._partitioned(locations, idents)

@@ -329,12 +329,12 @@ def _elements(
                 yield RecordLocation(path, index), value
     if isinstance(loaded, Rows) and loaded.has_empty_keys:
         sentence = (
-            "its objects have the keys of all rows, so keys without a value were taken for keys "
-            "that a row does not have"
+            "its objects have the keys of all rows, so keys with a null value were treated as "
+            "missing keys"
         )
         add_note(
             notes,
-            f"{path}: {sentence}. To keep a null that was said, store arguments as JSON text.",
+            f"{path}: {sentence}. To keep real null values, store arguments as JSON text.",
         )
     torn += rest
 

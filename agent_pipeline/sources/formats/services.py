@@ -302,7 +302,7 @@ def _read_answer(response: Any) -> bytes:
             try:
                 part = unpacker.decompress(packed, _STEP) if unpacker else packed
             except zlib.error as error:
-                raise ValueError("it is not packed as it states") from error
+                raise ValueError("its compression differs from its header") from error
             packed = unpacker.unconsumed_tail if unpacker else b""
             size += len(part)
             if size > longest_line():

@@ -18,17 +18,16 @@ from agent_pipeline.sources.platforms.spans import Span
 Items = list[Item]
 
 HARMLESS = {
-    "repeated_span": "two instrumentations saw one call, or a record was sent twice: it says "
-    "nothing new",
-    "superseded_item": "an answer that was asked for again: what came after it goes on with the "
-    "later one",
-    "changed_system_prompt": "the first prompt is kept; answers under another one are not trained, "
-    "unless only a clock differs",
-    "nested_tool_span": "a tool that another tool called: the model neither asked for it nor was "
-    "told of it",
-    "known_tool_span": "a step that repeats a call or gives a text that the messages have",
-    "model_call_without_text": "steps that say only that a model was called; damage, too, if "
-    "nothing else says what it said",
+    "repeated_span": "a call that two instrumentations recorded, or a record that was sent twice",
+    "superseded_item": "an answer that was requested again; the conversation continues with the "
+    "later answer",
+    "changed_system_prompt": "the first prompt is kept; answers to another prompt are not "
+    "trained, unless the prompts differ only in times and numbers",
+    "nested_tool_span": "a tool that another tool called; the model did not call it, and did not "
+    "see its result",
+    "known_tool_span": "a step that repeats a call or a text of the messages",
+    "model_call_without_text": "steps that record a model call without its messages; also damage "
+    "if no other record has the messages",
 }
 """Reasons why it is harmless to leave out some content of a conversation, by kind of content."""
 

@@ -522,7 +522,7 @@ def test_scores_of_what_langfuse_does_not_list_are_counted(langfuse):
     source = langfuse.source()
     assert only(source).scores == {"helpfulness": 0.5, "grade": 1.0, "polite": 1.0}
     (note,) = source.notes
-    assert "3 records of langfuse belong to no session and were passed over" in note
+    assert "3 records of langfuse belong to no session and were left out" in note
 
 
 def test_metadata_that_langfuse_cuts_is_asked_for_whole(langfuse):
