@@ -295,7 +295,8 @@ def test_first_choice() -> None:
         {"index": 1, "message": _ANSWER | {"content": "B"}},
         {"index": 0, "message": _ANSWER | {"content": "A"}},
     ]
-    assert [message["content"] for message in response_of({"choices": choices}).messages] == ["A"]
+    first, other = response_of({"choices": choices}).messages
+    assert (first["content"], other.name) == ("A", "other_choice")
 
 
 def test_piece_of_a_stream() -> None:

@@ -136,8 +136,8 @@ def response_of(value: object) -> Exchange:
     """Return a model response that is given in the format of any supported API.
 
     A response consists of choices, output items, content blocks, messages or a text. Only the first
-    choice is read, because the other choices were never used. The stop reason is added to the
-    model's last message.
+    choice is read, because the other choices were never used. They are counted as skipped. The stop
+    reason is added to the model's last message.
     """
     value = words_or_messages(value)
     if not isinstance(value, dict):
@@ -160,7 +160,35 @@ def response_of(value: object) -> Exchange:
         answered = _first(value, _ANSWERED, "assistant")
     usage = section(value, "usage") or section(value, "usageMetadata")
     answered = _with_sources(answered, (value, choice or {}))
-    return Exchange(with_reason(answered, reason), value.get("model"), usage=usage)
+    answered = [*with_reason(answered, reason), *mark_other_choices(len(choices) - 1)]
+    return Exchange(answered, value.get("model"), usage=usage)
+
+
+def mark_other_choices(count: int) -> list[object]:
+    """Return items that count the choices of a response that are not read."""
+    return [Item("harmless", name="other_choice")] * count
+
+
+def first_choice(messages: list[Any], count: object = None) -> list[Any]:
+    """Return the first of several answers to one request, if the messages are such answers.
+
+    Tracing platforms write each choice of a response as a message.
+
+    Args:
+        messages: The messages of a response.
+        count: The number of choices in the request, if the record states it. Otherwise, messages
+            are choices if each of them states its own reason for its end.
+    """
+    if len(messages) < 2:
+        return messages
+    are_choices = all(
+        isinstance(message, dict) and message.get("finish_reason") for message in messages
+    )
+    if are_choices or count == len(messages):
+        return [messages[0], *mark_other_choices(len(messages) - 1)]
+    if isinstance(count, int) and count > 1:
+        return [mark_unread("choices in an unknown form")]
+    return messages
 
 
 def words_or_messages(value: object) -> Any:

@@ -18,7 +18,12 @@ from agent_pipeline.sources.formats.fields import (
     section,
     text,
 )
-from agent_pipeline.sources.formats.model_calls import messages_of, request_of, with_reason
+from agent_pipeline.sources.formats.model_calls import (
+    first_choice,
+    messages_of,
+    request_of,
+    with_reason,
+)
 from agent_pipeline.sources.platforms.attributes import (
     OF_ADK,
     OF_GENAI,
@@ -39,6 +44,7 @@ _FINISH_REASONS = (
     "ai.response.finishReason",
     "gen_ai.completion.0.finish_reason",
 )
+_CHOICE_COUNTS = ("n", "candidate_count", "candidateCount")
 _EVALUATIONS = {
     "gen_ai.evaluation.name": ("gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label"),
     "evaluation.name": ("evaluation.score", "evaluation.label"),
@@ -130,9 +136,10 @@ def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
     span.prompt = [
         _message(message) for message in elements(llm.get("input_messages"))
     ] or span.prompt
-    span.answered = [
-        _message(message) for message in elements(llm.get("output_messages"))
-    ] or span.answered
+    answered = [_message(message) for message in elements(llm.get("output_messages"))]
+    parameters = decoded_object(llm.get("invocation_parameters"))
+    count = first_of(parameters, *_CHOICE_COUNTS)
+    span.answered = first_choice(answered, count) or span.answered
     span.cost = number(section(llm, "cost").get("total"))
 
 
@@ -172,10 +179,9 @@ def _genai_span(span: Span, attributes: Record) -> None:
         else [{"role": "system", "content": system}]
     )
     span.prompt = prompt if has_system else [*head, *prompt]
-    span.answered = (
-        messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True)
-        or span.answered
-    )
+    answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True)
+    count = attributes.get("gen_ai.request.choice.count")
+    span.answered = first_choice(answered, count) or span.answered
     pydantic = decoded_object(attributes.get("model_request_parameters"))
     pydantic_tools = [
         *elements(pydantic.get("function_tools")),

@@ -18,7 +18,11 @@ from agent_pipeline.sources.formats.fields import (
     text,
 )
 from agent_pipeline.sources.formats.file_source import Ident, Index, SessionFields
-from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
+from agent_pipeline.sources.formats.model_calls import (
+    mark_other_choices,
+    stop_reason,
+    with_reason,
+)
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
@@ -67,7 +71,8 @@ class LangSmithSource(SpanSource):
             section(record, "outputs"),
             section(record, "extra"),
         )
-        generation = _inner(outputs.get("generations"))[:1]
+        generations = _inner(outputs.get("generations"))
+        generation = generations[:1]
         tool, metadata = outputs.get("output"), section(extra, "metadata")
         cost = next(
             iter(elements(decoded(f"[{record.get('total_cost')}]"))), None
@@ -103,7 +108,8 @@ class LangSmithSource(SpanSource):
                 reason = stop_reason(section(generation[0], "generation_info")) or stop_reason(
                     section(outputs, "llm_output")
                 )
-                span.answered = with_reason(span.answered, reason)
+                answered = with_reason(span.answered, reason)
+                span.answered = [*answered, *mark_other_choices(len(generations) - 1)]
             if len(elements(inputs.get("messages"))) > 1 and all(
                 isinstance(element, list) for element in elements(inputs.get("messages"))
             ):

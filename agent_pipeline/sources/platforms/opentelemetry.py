@@ -31,6 +31,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident, SessionFields
+from agent_pipeline.sources.formats.model_calls import mark_other_choices
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
@@ -272,7 +273,9 @@ def _event(leaf: Record, body: object, resource: Record) -> Record:
             | chosen(message_body, ("finish_reason",))
         )
         attributes = attributes | {
-            "gen_ai.output.messages": [message] if not message_body.get("index") else []
+            "gen_ai.output.messages": mark_other_choices(1)
+            if message_body.get("index")
+            else [message]
         }
     elif role in ROLES:
         message = _whole_message(
