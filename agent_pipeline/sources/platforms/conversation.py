@@ -22,7 +22,9 @@ HARMLESS = {
     "superseded_item": "an answer that was requested again; the conversation continues with the "
     "later answer",
     "changed_system_prompt": "the first prompt is kept; answers to another prompt are not "
-    "trained, unless the prompts differ only in times and numbers",
+    "trained, unless the prompts differ only in dates and times",
+    "other_choice": "a further answer to the same request (`n`); only the first answer is read",
+    "changed_tools": "the tools of most answers are kept; answers with other tools are not trained",
     "nested_tool_span": "a tool that another tool called; the model did not call it, and did not "
     "see its result",
     "known_tool_span": "a step that repeats a call or a text of the messages",
@@ -40,12 +42,14 @@ class ModelAnswer:
     """An answer of a model in a conversation.
 
     Attributes:
-        model: The model's name.
+        call: The model call.
         start: How many keys of the conversation there are before the answer.
+        end: How many keys of the conversation there are up to the answer's end.
     """
 
-    model: str
+    call: Span
     start: int
+    end: int
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Conversation:
     """Number of comparison keys before the answer of the last model call."""
     model_answers: list[ModelAnswer] = field(default_factory=list)
     """The model answers among the items, except for answers that a later call replaced."""
+    tools: list[Any] | None = None
+    """The tools of the trained answers. None means that all calls that state tools agree."""
 
     @property
     def seconds(self) -> float:
@@ -107,6 +113,12 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
         )
         if (key := key_of(item)) is not None:
             conversation.keys.append(key)
+
+
+def untrained(item: Item) -> Item:
+    """Return an item, with the model's words and calls marked as not trained."""
+    is_said = item.role == "assistant" or item.kind == "function_call"
+    return msgspec.structs.replace(item, trained=False) if is_said else item
 
 
 def split_head(items: Items) -> tuple[Items, Items]:

@@ -7,6 +7,10 @@ order and up to its last message. The input may lack some messages, because a wi
 removed them. If an input is repeated, it is a repeated record or a retry, and the last answer
 counts. A call that continues no conversation (of a sub-agent, a guard or a fork) begins a separate
 conversation.
+
+Some services store the conversation and receive only the new messages. The traces of a session are
+joined in this way only if no trace begins with an input that repeats an answer. If a trace does,
+the application repeats the conversation, so a call saw exactly its own input.
 """
 
 import re
@@ -14,10 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from os.path import commonprefix
 
-import msgspec
-
 from agent_pipeline.sessions.chat import read_items
-from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
+from agent_pipeline.sessions.items import mark_cut_text, mark_unread
 from agent_pipeline.sources.formats.model_calls import is_damaged
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
@@ -28,8 +30,10 @@ from agent_pipeline.sources.platforms.conversation import (
     open_calls,
     split_head,
     steps_around,
+    untrained,
 )
 from agent_pipeline.sources.platforms.spans import Span, in_order
+from agent_pipeline.sources.platforms.tool_sets import keep_one_tool_set
 from agent_pipeline.sources.platforms.tool_spans import (
     add_results,
     kind_of_tool_span,
@@ -37,13 +41,24 @@ from agent_pipeline.sources.platforms.tool_spans import (
     tool_items,
 )
 
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
+)
 _CLOCK = re.compile(
-    r"\d+|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
-    r"|\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?"
-    r"|dec(?:ember)?)\b|\b[ap]\.?m\b\.?",
+    r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:z\b|[+-]\d\d:?\d\d)?"
+    r"|\b\d{1,4}([./-])\d{1,2}\1\d{1,4}\b"
+    r"|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s*[ap]\.?m\b\.?)?|\b\d{1,2}\s*[ap]\.?m\b\.?"
+    rf"|(?:\b\d{{1,2}}(?:st|nd|rd|th)?\.?\s+(?:of\s+)?)?\b{_MONTH}"
+    r"(?:\s+\d{1,2}(?:st|nd|rd|th)?\b)?(?:,?\s+\d{4}\b)?"
+    r"|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
+    r"|\b(?:19|20)\d\d\b|\b1[4-9]\d{8}(?:\d{3}|\.\d+)?\b|\d{1,4}\s*[年月日時时分秒]",
     re.IGNORECASE,
 )
-"""Pattern of the words in dates and times, which many agents write into every system prompt."""
+"""Pattern of dates and times, which many agents write into every system prompt.
+
+Other numbers are not a clock: an answer may rest on a balance or a limit in the prompt.
+"""
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
@@ -72,6 +87,7 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """Return the conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
+    may_be_stored = not _traces_repeat_answers(calls)
     # If all inputs are hidden, an answer lacks its question. If some calls have inputs, calls
     # without an input may be the tokens of a stream.
     unasked: list[object] = (
@@ -86,8 +102,26 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
             system,
             request_items,
             read_items([*request, *call.answered])[len(request) :],
+            may_be_stored,
         )  # the messages before an answer help to read it
+    for conversation in conversations:
+        keep_one_tool_set(conversation)
     return conversations
+
+
+def _traces_repeat_answers(calls: Iterable[Span]) -> bool:
+    """Return whether the first request of any later trace repeats an answer."""
+    traces: set[str] = set()
+    for call in calls:
+        if traces and call.trace not in traces and _repeats_an_answer(read_items(call.prompt)):
+            return True
+        traces.add(call.trace)
+    return False
+
+
+def _repeats_an_answer(request: Items) -> bool:
+    """Return whether a request holds words or calls of the model."""
+    return any(item.role == "assistant" or item.kind == "function_call" for item in request)
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
@@ -107,8 +141,12 @@ def _place(
     system: Items,
     request_items: Items,
     answered: Items,
+    may_be_stored: bool,
 ) -> None:
-    """Add a model call to the conversation that it continues, or start a new conversation."""
+    """Add a model call to the conversation that it continues, or start a new conversation.
+
+    `may_be_stored` is true if the service may store the conversation.
+    """
     keys = [key for key in map(key_of, request_items) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
     continued = [
@@ -148,9 +186,11 @@ def _place(
             _cut(conversation, same)
             _go_on(conversation, call, system, _after(request_items, same), answered)
             return
-    if (earlier := _next_part(conversations, alike, call, request_items)) is not None:
-        _go_on(earlier, call, system, request_items, answered)
-        return
+    if may_be_stored and not _repeats_an_answer(request_items):
+        earlier = _next_part(conversations, call, system, request_items)
+        if earlier is not None:
+            _go_on(earlier, call, system, request_items, answered)
+            return
     conversations.append(Conversation())
     _go_on(conversations[-1], call, system, request_items, answered)
 
@@ -164,34 +204,49 @@ def _go_on(
     elif system and not _same_system(conversation.system, system):
         conversation.skipped["changed_system_prompt"] += 1
         if not _differs_by_clock(conversation.system, system):
-            answered = [_untrained(item) for item in answered]
+            answered = [untrained(item) for item in answered]
     add(conversation, new)
     conversation.answer_at = len(conversation.keys)
-    if answered and isinstance(call.model, str):
-        conversation.model_answers.append(ModelAnswer(call.model, conversation.answer_at))
     add(conversation, answered)
+    if answered:
+        conversation.model_answers.append(
+            ModelAnswer(call, conversation.answer_at, len(conversation.keys))
+        )
     conversation.calls.append(call)
 
 
 def _next_part(
-    conversations: list[Conversation], alike: list[Conversation], call: Span, request_items: Items
+    conversations: list[Conversation], call: Span, system: Items, request_items: Items
 ) -> Conversation | None:
     """Return the conversation that a call continues although the call repeats none of its items.
 
-    This happens if the service stores the conversation and receives only the new messages.
+    This happens if the service stores the conversation and receives only the new messages. A result
+    continues the conversation with its call. Other messages continue a conversation with the same
+    system prompt, because a title or a summary is often written without it. They need no system
+    prompt if a result came alone before, which shows that the service stores the conversation.
     """
     if request_items and request_items[0].kind == "function_call_output":
-        return next(
-            (
-                conversation
-                for conversation in reversed(conversations)
-                if open_calls(conversation.items)
-            ),
-            None,
+        waiting = {
+            index: {item.call_id for item in open_calls(conversation.items)}
+            for index, conversation in enumerate(conversations)
+        }
+        indices = [index for index in reversed(waiting) if waiting[index]]
+        named = [index for index in indices if request_items[0].call_id in waiting[index]]
+        return next((conversations[index] for index in (*named, *indices)), None)
+    for conversation in reversed(conversations):
+        is_same_agent = len(conversation.system) == len(system) and _differs_by_clock(
+            conversation.system, system
         )
-    return next(
-        (conversation for conversation in alike if conversation.calls[-1].trace != call.trace), None
-    )
+        if not system and any(_is_part(earlier) for earlier in conversation.calls):
+            is_same_agent = True
+        if is_same_agent and conversation.calls[-1].trace != call.trace:
+            return conversation
+    return None
+
+
+def _is_part(call: Span) -> bool:
+    """Return whether a request begins with a result, whose call only the service knows."""
+    return [item.kind for item in read_items(call.prompt[:1])] == ["function_call_output"]
 
 
 def _continued(earlier: list[object], request_keys: list[object]) -> int:
@@ -229,7 +284,9 @@ def _cut(conversation: Conversation, count: int) -> None:
     del conversation.items[len(conversation.items) - len(behind) :]
     del conversation.keys[count:]
     conversation.model_answers = [
-        answer for answer in conversation.model_answers if answer.start < count
+        replace(answer, end=min(answer.end, count))
+        for answer in conversation.model_answers
+        if answer.start < count
     ]
 
 
@@ -238,15 +295,10 @@ def _same_system(left: Items, right: Items) -> bool:
 
 
 def _differs_by_clock(left: Items, right: Items) -> bool:
-    """Return whether two system prompts differ only in dates, times and numbers."""
+    """Return whether two system prompts differ at most in dates and times."""
     return [_CLOCK.sub("0", item.text) for item in left] == [
         _CLOCK.sub("0", item.text) for item in right
     ]
-
-
-def _untrained(item: Item) -> Item:
-    is_said = item.role == "assistant" or item.kind == "function_call"
-    return msgspec.structs.replace(item, trained=False) if is_said else item
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:

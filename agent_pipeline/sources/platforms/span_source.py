@@ -19,7 +19,6 @@ from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
     number,
-    section,
     text,
     verdict,
     verdict_in,
@@ -29,6 +28,7 @@ from agent_pipeline.sources.formats.record_files import Kind, RecordLocation
 from agent_pipeline.sources.platforms.conversation import Conversation
 from agent_pipeline.sources.platforms.conversations import conversations_in
 from agent_pipeline.sources.platforms.spans import Span, in_order
+from agent_pipeline.sources.platforms.tool_sets import list_tools
 
 Score = tuple[str, Any]
 """Result of an evaluation: the metric's name, and a number, a boolean or a word."""
@@ -131,10 +131,14 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
         "damage": conversation.damage
         + Counter(cut_text=cut_texts_in(items), missing_media=sum(map(_media_in, items))),
         "skipped": conversation.skipped,
-        "tools": _tools(calls),
+        "tools": conversation.tools or list_tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
         "models": [span.model for span in calls if isinstance(span.model, str)],
-        "answering_models": [answer.model for answer in conversation.model_answers],
+        "answering_models": [
+            model
+            for answer in conversation.model_answers
+            if isinstance(model := answer.call.model, str)
+        ],
         "usage": [
             {_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()}
             for span in calls
@@ -164,23 +168,6 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
         elif label := text(value):
             labels[name] = label
     return {name: fmean(numbers) for name, numbers in values.items()}, labels
-
-
-def _tools(calls: list[Span]) -> list[object] | None:
-    """Return the tools of all model calls, without repetitions.
-
-    If two tools have the same name, the later tool counts.
-    """
-    named: dict[str, object] = {}
-    for span in calls:
-        for tool in (
-            span.tools if isinstance(span.tools, list) else [span.tools] if span.tools else []
-        ):
-            name = section(tool, "function").get("name") or (
-                tool.get("name") if isinstance(tool, dict) else None
-            )
-            named[str(name or tool)] = tool
-    return list(named.values()) or None
 
 
 def _error(spans: list[Span], main: Conversation) -> str | None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_pipeline.sessions.items import assemble_chat
@@ -181,6 +181,132 @@ def test_a_fork_of_a_conversation_is_one_of_its_own():
     ]
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["t1", "t2", "t3"])),
+        min_size=2,
+        max_size=9,
+    )
+)
+def test_answers_of_branches(steps: list[tuple[int, int, str]]) -> None:
+    """Whatever the user edited, and whichever trace recorded it, an answer follows what its call saw.
+
+    Branches of several traces were joined: a question, its answer, and the question again.
+    """
+    histories: list[list[dict[str, Any]]] = [[]]
+    calls = []
+    saw: dict[str, list[str]] = {}
+    for step, (branch, length, trace) in enumerate(steps):
+        history = histories[branch % len(histories)]
+        history = history[: 2 * (length % (len(history) // 2 + 1))]
+        told = [*history, said("user", f"question {step}")]
+        calls.append(model_call(step, told, f"answer {step}", trace))
+        histories.append([*told, said("assistant", f"answer {step}")])
+        saw[f"answer {step}"] = [message["content"] for message in told]
+    first_calls = {call.trace: call for call in reversed(calls)}
+    assume(any(len(call.prompt) > 1 for call in first_calls.values()))
+    seen = set()
+    for conversation in conversations_of(calls):
+        texts = words(conversation.items)
+        for index, text in enumerate(texts):
+            if text in saw:
+                assert texts[:index] == saw[text]
+                seen.add(text)
+    assert seen == saw.keys()
+
+
+def test_title_in_another_trace() -> None:
+    """A title is often written without the agent's system prompt; it is no turn of the agent."""
+    system = said("system", "You sell spades.")
+    first = model_call(0, [system, said("user", "a")], "b", "t1")
+    title = model_call(1, [said("user", "Write a title: a b")], "Spades", "t2")
+    asked = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    second = model_call(2, [system, *asked], "d", "t3")
+    assert [words(conversation.items) for conversation in conversations_of([first, title])] == [
+        ["a", "b"],
+        ["Write a title: a b", "Spades"],
+    ]
+    assert [words(c.items) for c in conversations_of([first, title, second])] == [
+        ["a", "b", "c", "d"],
+        ["Write a title: a b", "Spades"],
+    ]
+
+
+@pytest.mark.parametrize(("step", "place"), [("c1", 0), ("c2", 1)])
+def test_result_of_a_stored_conversation(step: str, place: int) -> None:
+    """A result that a service gets alone goes to the conversation with its call."""
+    calls = [
+        Span(
+            name,
+            name,
+            "model",
+            started=START + timedelta(seconds=seconds),
+            prompt=[said("system", name), said("user", name)],
+            answered=[{"type": "function_call", "call_id": name, "name": "f", "arguments": "{}"}],
+        )
+        for seconds, name in enumerate(("c1", "c2"))
+    ]
+    result = {"type": "function_call_output", "call_id": step, "output": "x"}
+    conversations = conversations_of([*calls, model_call(5, [result], "done", "t3")])
+    assert [words(conversation.items)[-1] for conversation in conversations] == [
+        "done" if index == place else "{}" for index in range(2)
+    ]
+
+
+def schema(name: str, argument: str = "id") -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@given(st.lists(st.sampled_from(["", "a", "ab", "ba", "abc", "a2"]), min_size=1, max_size=7))
+def test_answers_with_other_tools(names: list[str]) -> None:
+    """A trained answer was given with exactly the tools of its row, or its call states none.
+
+    The tools of all calls were shown: "I cannot do that", beside the tool that does it.
+    """
+    told: list[dict[str, Any]] = []
+    calls = []
+    for step, tool_names in enumerate(names):
+        told = [*told, said("user", f"question {step}")]
+        call = model_call(step, told, f"answer {step}")
+        call.tools = [
+            schema(name, "order" if "2" in tool_names else "id") for name in tool_names.strip("2")
+        ]
+        calls.append(call)
+        told = [*told, said("assistant", f"answer {step}")]
+    (conversation,) = conversations_of(calls)
+    shown = conversation.tools or next((call.tools for call in calls if call.tools), [])
+    untrained = 0
+    for call, item in zip(
+        calls, [item for item in conversation.items if item.role == "assistant"], strict=True
+    ):
+        fits = sorted(map(repr, call.tools)) == sorted(map(repr, shown))
+        assert item.trained == (fits or not call.tools)
+        untrained += not item.trained
+    assert conversation.skipped["changed_tools"] == untrained
+    assert untrained < len(names)
+
+
+def test_tools_of_another_system_prompt() -> None:
+    """Only the answers that are trained choose the tools, so a handoff leaves something to train."""
+    first, second = said("system", "You sell."), said("system", "You refund.")
+    told = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    more = [*told, said("assistant", "d"), said("user", "e")]
+    calls = [
+        model_call(0, [first, *told[:1]], "b"),
+        model_call(1, [second, *told], "d"),
+        model_call(2, [second, *more], "f"),
+    ]
+    calls[0].tools, calls[1].tools, calls[2].tools = [schema("sell")], [schema("refund")], None
+    (conversation,) = conversations_of(calls)
+    assert conversation.tools == [schema("sell")]
+    assert [item.trained for item in conversation.items if item.role == "assistant"] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
     asked = {
         "role": "assistant",
@@ -311,10 +437,38 @@ def test_model_calls_without_text_between_a_runs_question_and_answer() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "later", "is_clock"),
+    [
+        ("Now: 2026-03-01T10:00:00Z", "Now: 2026-03-02 11:30:01.5+02:00", True),
+        ("It is 10:05 on 1.3.2026", "It is 9:05 on 02.03.2026", True),
+        ("At 10:05 AM, March 1st, 2026", "At 9 PM, March 22nd, 2026", True),
+        ("The year is 2025, 1767225600", "The year is 2026, 1798761600123", True),
+        ("今天是2026年3月1日", "今天是2026年11月28日", True),
+        ("Balance: 100 EUR", "Balance: 50 EUR", False),
+        ("The limit is 2.50", "The limit is 3.50", False),
+        ("Order 4711", "Order 4712", False),
+        ("Cart: 2 items", "Cart: 12 items", False),
+        ("Version 1.2", "Version 1.3", False),
+    ],
+)
+def test_clock_in_a_system_prompt(first: str, later: str, is_clock: bool) -> None:
+    """An answer may rest on a number in its prompt ("50 EUR"), and the row has the first prompt."""
+    told = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    (conversation,) = conversations_of(
+        [
+            model_call(0, [said("system", first), told[0]], "b"),
+            model_call(1, [said("system", later), *told], "d"),
+        ]
+    )
+    assert conversation.items[-1].trained == is_clock
+
+
+@pytest.mark.parametrize(
     ("later", "is_trained"),
     [
         ("Today is Friday, 2 May, 11:03 a.m. You sell spades.", True),
         ("Today is Monday, 1 May, 10:02 p.m. You sell shovels.", False),
+        ("Today is Monday, 1 May, 10:02 p.m. You sell 3 spades.", False),
     ],
 )
 def test_answers_under_another_system_prompt_are_not_trained(later: str, is_trained: bool) -> None:
