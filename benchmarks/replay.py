@@ -1,10 +1,11 @@
-"""`python -m benchmarks.replay [sample] [agentdojo] [tau] [cost]`: how far the verdicts of the replayed world agree with the true ones.
+"""`python -m benchmarks.replay [sample] [agentdojo] [tau] [proof] [cost]`: how far the verdicts of the replayed world agree with the true ones.
 
 AgentDojo (from AGENT_PIPELINE_REAL_TRACES): the tape of a task is made from 4 successful runs by other models, and each run of a model is
 replayed. The tasks are divided into two halves. tau-bench's airline: each of four trials is replayed on the tape of the other three. The
 sample: agents of different quality, some with planted harm, play all tasks of the sample's three agents, in the true world and in the world
 that is made from the sample's recorded sessions.
 
+`proof` leaves out one recording at a time, as `world = "auto"` does, and prints what that proves, beside the true agreement of other runs.
 `cost` measures the time of the tape and of replayed episodes. Without arguments, all of these are measured.
 `python -m benchmarks.replay transcripts PROJECT/AGENT` judges the transcripts of an agent's episodes in its own world from its tape. With `misses` as the last argument, the kinds of undecided episodes follow, with examples.
 """
@@ -23,7 +24,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings, load_settings
@@ -32,6 +35,12 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.evaluation.episodes import Episode, play
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.players import recorded_player
+from agent_pipeline.evaluation.replay_proof import (
+    ACTING,
+    LeftOutSession,
+    measure_agreement,
+    replay_left_out,
+)
 from agent_pipeline.evaluation.replayed_world import ReplayedWorld
 from agent_pipeline.evaluation.scores import EpisodeScore, Scores
 from agent_pipeline.evaluation.tape import (
@@ -235,6 +244,7 @@ def measure_tau() -> None:
     """Print the same for tau-bench's airline: each trial on the tape of the others."""
     folder = REAL_TRACES / "tau-bench"
     tools = json.loads((folder / "airline_tools.json").read_text(encoding="utf-8"))
+    by_task: dict[str, list[Recording]] = defaultdict(list)
     sessions = list(sessions_of(folder / "gpt-4o-airline_tasks00-24.json"))
     effects = ToolEffects()
     for session in sessions:
@@ -254,8 +264,15 @@ def measure_tau() -> None:
     player = recorded_player([session.messages for session in played])
     episodes = play(ReplayedWorld, rows, player, max_turns=100)
     print_head("tau-bench, airline")
-    print_pairs("all tasks", list(zip(played, episodes, strict=True)), {True, False, None})
+    pairs = list(zip(played, episodes, strict=True))
+    print_pairs("all tasks", pairs, {True, False, None})
     print_misses(episodes)
+    for session in sessions:
+        recording = Recording(session.session_id, session.judgment, session.messages)
+        by_task[session.task_id or ""].append(recording)
+    tapes = {task: TaskTape(recordings, reads) for task, recordings in by_task.items()}
+    print_proof_head()
+    print_proof("tau-bench, airline", "4", replay_left_out(tapes, tools), pairs)
 
 
 def share(count: int, total: int) -> str:
@@ -263,8 +280,106 @@ def share(count: int, total: int) -> str:
     return f"{count} ({100 * count / total:.1f} %)" if total else "–"
 
 
+# The proof of a tape
+
+PROOF_RECORDINGS = (3, 10, 28)
+"""How many runs of each task of AgentDojo are on the tape of the proof."""
+
+
+def measure_proof() -> None:
+    """Print what leaving out one recording proves, and the true agreement of other runs on such tapes."""
+    print_proof_head()
+    pairs = [pair for suite in read_suites().values() for pair in replay(suite, 0)]
+    for count in PROOF_RECORDINGS:
+        left_out: list[LeftOutSession] = []
+        for name, suite in read_suites().items():
+            left_out += replay_left_out(tapes_of_suite(name, suite, count), suite.tools)
+        print_proof("AgentDojo, three suites", str(count), left_out, pairs)
+    for sample in read_sample():
+        tools = cast(Sequence[Tool], sample.rows[0]["tools"])
+        for recorded in (False, True):
+            if recorded:
+                sample.record(SAMPLE_RECORDINGS)
+            tapes = {str(row["task_key"]): cast(TaskTape, row["tape"]) for row in sample.rows}
+            played = []
+            for quality in (0.9, 0.5):
+                messages = sample.messages(quality, False, f"proof {quality}")
+                true, replayed = (sample.scores(messages, again) for again in (False, True))
+                played += list(zip(true, replayed, strict=True))
+            print_proof(
+                sample.agent.partition,
+                str(SAMPLE_RECORDINGS) if recorded else "as in the sample",
+                replay_left_out(tapes, tools),
+                played,
+            )
+
+
+def print_proof_head() -> None:
+    """Print the head of the table of proofs."""
+    print(
+        "\n| agent | tasks | recordings | good: settled, agree, at least | bad: settled, agree, at least | decides | true agreement: good, bad |"
+    )
+    print("|---|---|---:|---|---|---|---|")
+
+
+def tapes_of_suite(name: str, suite: Suite, count: int) -> dict[str, TaskTape]:
+    """The tapes of a suite of AgentDojo, from some runs of each task, good and bad ones."""
+    by_task: defaultdict[str, list[Session]] = defaultdict(list)
+    for session in suite.sessions:
+        by_task[session.task_id or ""].append(session)
+    chosen = {
+        task: random.Random(f"0 {task}").sample(runs, min(count, len(runs)))
+        for task, runs in sorted(by_task.items())
+    }
+    shared = shared_reads(chosen, suite)
+    return {
+        f"{name} {task}": TaskTape(
+            [
+                Recording(f"{run.session_id} {run.agent}", run.judgment, run.messages)
+                for run in runs
+            ],
+            suite.reads,
+            shared,
+            user_replies=False,
+        )
+        for task, runs in chosen.items()
+    }
+
+
+def print_proof(
+    name: str,
+    count: str,
+    left_out: Sequence[LeftOutSession],
+    played: Sequence[tuple[Session | Episode, Episode]],
+) -> None:
+    """Print a row per kind of tasks: what is proven, and how far the verdicts on other runs agree."""
+    for proof in measure_agreement(left_out).kinds:
+        figures = [
+            f"{group.settled} of {group.sessions}, {group.agreeing}, {100 * group.low:.1f} %"
+            for group in (proof.good, proof.bad)
+        ]
+        truths = []
+        for good in (True, False):
+            settled = [
+                episode.done == good
+                for true, episode in played
+                if not episode.unsettled
+                and (episode.must_act is True) == (proof.kind == ACTING)
+                and (is_good(true) if isinstance(true, Session) else true.done) == good
+            ]
+            truths.append(f"{sum(settled)} of {len(settled)}")
+        decides = "no" if proof.shortfall else "yes"
+        print(
+            f"| {name} | {proof.kind} | {count} | {' | '.join(figures)} | {decides} | {', '.join(truths)} |",
+            flush=True,
+        )
+
+
 # The sample
 
+SAMPLE_RECORDINGS = 3
+"""How many sessions of each task the scripted agent records for the proof."""
+RECORDED_QUALITY = 0.75
 QUALITIES = (1.0, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4, 0.2)
 HARMFUL = ("broken_rule", "wrong_amount", "wrong_tool", "invented_id", "wrong_room", "wrong_slot")
 HARM_CANDIDATES = 20
@@ -294,6 +409,27 @@ class SampleAgent:
                     episode, _ = play_flawed(task, domain, order, wording, rng)
             played.append(assistant_messages(episode.events))
         return played
+
+    def record(self, count: int) -> None:
+        """Put sessions of a scripted agent on the tapes, instead of those of the sample."""
+        trials = [
+            self.scores(
+                self.messages(RECORDED_QUALITY, trial % 3 == 2, f"recording {trial}"), False
+            )
+            for trial in range(count)
+        ]
+        for number, row in enumerate(self.rows):
+            recordings = [
+                Recording(
+                    f"{trial} {number}",
+                    "acceptable" if episodes[number].done else "unacceptable",
+                    [turn for turn in episodes[number].messages if turn["role"] != "system"],
+                )
+                for trial, episodes in enumerate(trials)
+            ]
+            row["tape"] = msgspec.structs.replace(
+                cast(TaskTape, row["tape"]), recordings=recordings
+            )
 
     def scores(self, messages: Sequence[Sequence[Message]], replayed: bool) -> list[Episode]:
         """The episodes of these messages in the true world, or in the replayed one."""
@@ -559,6 +695,7 @@ def main() -> None:
         "sample": measure_sample,
         "agentdojo": measure_agentdojo,
         "tau": measure_tau,
+        "proof": measure_proof,
         "cost": measure_cost,
     }
     chosen = [name for name in sys.argv[1:] if name in {*measures, "transcripts"}]

@@ -214,6 +214,7 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
         alone: Whether the base model plays no tasks for comparison.
         held_out: The split whose tasks are played.
         preconditions: The preconditions of the agent's tools, by tool.
+        task_kinds: The kinds of tasks that are replayed; empty for all kinds, and in other worlds.
     """
 
     adapter: ArtifactReference
@@ -223,6 +224,7 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     alone: bool
     held_out: Literal["select", "test"]
     preconditions: dict[str, list[str]] = {}
+    task_kinds: list[str] = []
 
 
 class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
@@ -250,6 +252,7 @@ class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
     alone: bool
     held_out: Literal["select", "test"]
     preconditions: dict[str, list[str]] = {}
+    task_kinds: list[str] = []
 
 
 class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):

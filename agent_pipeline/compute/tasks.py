@@ -362,6 +362,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
+    from agent_pipeline.evaluation.replay_proof import choose_rows
     from agent_pipeline.evaluation.tape import add_tapes, list_tape_sessions
     from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
     from agent_pipeline.evaluation.worlds import REPLAYED, hash_world_source
@@ -393,6 +394,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         # Nobody recorded a fresh task or a variant.
         config |= {"fresh_tasks": 0, "variants": []}
         rows = add_tapes(lake, key, rows, params.surrogates)
+        if params.task_kinds:
+            rows = choose_rows(rows, params.task_kinds)
     tasks = tasks_to_play(
         params.world,
         rows,
@@ -416,6 +419,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     }
     if params.alone:
         made_from["alone"] = True
+    if params.task_kinds:
+        made_from["task_kinds"] = params.task_kinds
     if preconditions:
         made_from["preconditions"] = params.preconditions
         made_from["preconditions_sha256"] = preconditions.hash_source()

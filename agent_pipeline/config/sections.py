@@ -89,10 +89,11 @@ class AgentSettings(Section):
         ),
     )
     world: str = Field(
-        default="",
+        default="auto",
         description=(
             "World in which this agent's held-out tasks are played, as package.module:Class. "
-            "replayed makes a world from the recorded sessions. Empty: no tasks are played."
+            "replayed makes a world from the recorded sessions. auto does so for the kinds of "
+            "tasks for which the recordings prove its verdicts. Empty: no tasks are played."
         ),
     )
     reads: list[str] = Field(

@@ -48,7 +48,7 @@ from agent_pipeline.config.sections import (
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
-from agent_pipeline.evaluation.worlds import REPLAYED
+from agent_pipeline.evaluation.worlds import PROVEN, REPLAYED
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import EMBEDDED
@@ -346,10 +346,10 @@ class Settings(BaseSettings):
     def world(self, key: PartitionKey | None) -> str:
         """Return the agent's own world (`package.module:Class`), or an empty text."""
         world = self.agents.get(str(key), AgentSettings()).world
-        return "" if world == REPLAYED else world
+        return "" if world in (REPLAYED, PROVEN) else world
 
     def episodes_world(self, key: PartitionKey | None) -> str:
-        """Return the world in which held-out tasks are played: the agent's own, or `replayed`.
+        """Return the setting `world`: the agent's own world, `replayed` or `auto`.
 
         Return an empty text if no tasks are played.
         """

@@ -115,6 +115,7 @@ ASSET_METADATA = {
     "step": "the last training step that made an adapter",
     "steps": "training steps with rows, losses and minutes; steps of recorded sessions",
     "strategy": "strategy that chose the rows",
+    "tape_proof": "agreement of replayed sessions with their recorded verdicts",
     "tasks": "number of tasks",
     "tasks_covered": "tasks that have a chosen row",
     "tasks_in_another_split_than_the_settings_would_give": "tasks that keep their earlier split",
@@ -144,7 +145,7 @@ ASSET_METADATA = {
     "why": "reasons of the decision",
     "wins_and_waits_for_a_person": "true if a person has to approve the promotion",
     "without_an_sft_dataset": "agents that are missing in the mix",
-    "world": "none, because the agent has no world",
+    "world": "none, because no episodes were played",
 }
 """Description of each metadata key of a materialization, by key."""
 

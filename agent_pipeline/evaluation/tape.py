@@ -24,7 +24,11 @@ from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.evaluation.call_matching import normal
 from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.evaluation.tool_effects import DECLARED, ToolEffect, ToolEffects
-from agent_pipeline.evaluation.wording import QuestionTurn, find_wording
+from agent_pipeline.evaluation.wording import (
+    QuestionTurn,
+    find_exchanges,
+    list_exchanged_words,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
 from agent_pipeline.redaction.kinds import PSEUDONYM
@@ -391,7 +395,11 @@ def _why_left_out(row: Mapping[str, Any], seen: Collection[str]) -> str:
 
 
 def read_tapes(
-    lake: Lake, key: PartitionKey, tasks: Collection[str], surrogates: bool = False
+    lake: Lake,
+    key: PartitionKey,
+    tasks: Collection[str],
+    surrogates: bool = False,
+    apart: bool = False,
 ) -> dict[str, TaskTape]:
     """Return the tapes of some tasks, by task. A task without a recording has no tape.
 
@@ -400,6 +408,7 @@ def read_tapes(
         key: The partition.
         tasks: The tasks.
         surrogates: Whether made-up values replace pseudonyms, as in the rows that models see.
+        apart: Whether the wording of a task is learned from other tasks only.
 
     Raises:
         DataError: The table does not exist, or is damaged.
@@ -416,7 +425,8 @@ def read_tapes(
         questions += _list_questions(steps)
         if task_key in tasks:
             sessions[task_key].append(steps)
-    wording = find_wording(questions)
+    exchanges = find_exchanges(questions)
+    wording = list_exchanged_words(exchanges)
     return {
         task: TaskTape(
             list(_recordings(task_sessions, surrogates)),
@@ -424,7 +434,7 @@ def read_tapes(
             shared,
             user_replies,
             declared,
-            wording,
+            list_exchanged_words(exchanges, task) if apart else wording,
         )
         for task, task_sessions in sessions.items()
     }
@@ -509,21 +519,40 @@ def add_tapes(
     ]
 
 
+def list_heldout_tasks(lake: Lake, key: PartitionKey) -> set[str]:
+    """Return the held-out tasks of an agent; none without held-out rows."""
+    held_out: set[str] = set()
+    if lake.has(HELDOUT_TABLE, key):
+        for batch in read_batches(lake.open(HELDOUT_TABLE, key), ["task_key"]):
+            held_out.update(batch["task_key"].to_pylist())
+    return held_out
+
+
+def count_recordings(lake: Lake, key: PartitionKey) -> Counter[str]:
+    """Count the judged sessions on the tape of each task.
+
+    Raises:
+        DataError: The table does not exist, or is damaged.
+    """
+    counts: Counter[str] = Counter()
+    for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["task_key", "step", "verdict"]):
+        is_first = pc.and_(pc.equal(batch["step"], 0), pc.is_valid(batch["verdict"]))
+        counts.update(batch.filter(is_first)["task_key"].to_pylist())
+    return counts
+
+
 def count_recorded_tasks(lake: Lake, key: PartitionKey) -> int:
     """Return the number of held-out tasks that have a good recording, so that they can be replayed.
 
     Without the table `tape`, or without held-out rows, it is 0.
     """
-    if not (lake.has(TAPE_TABLE, key) and lake.has(HELDOUT_TABLE, key)):
+    if not lake.has(TAPE_TABLE, key):
         return 0
-    held_out: set[str] = set()
-    for batch in read_batches(lake.open(HELDOUT_TABLE, key), ["task_key"]):
-        held_out.update(batch["task_key"].to_pylist())
     recorded: set[str] = set()
     for batch in read_batches(lake.open(TAPE_TABLE, key, TAPE), ["task_key", "verdict"]):
         good = batch.filter(pc.equal(batch["verdict"], GOOD))
         recorded.update(good["task_key"].to_pylist())
-    return len(held_out & recorded)
+    return len(list_heldout_tasks(lake, key) & recorded)
 
 
 def list_tape_sessions(tasks: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -6,7 +6,7 @@ not read. The comparison of a generated turn with a recorded turn belongs to `an
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -167,7 +167,26 @@ class Wording:
 
 
 def find_wording(questions: Iterable[QuestionTurn]) -> list[str]:
-    """Return the words that sessions of the same task exchange without an effect on the user.
+    """Return the words that sessions of the same task exchange without an effect on the user."""
+    return list_exchanged_words(find_exchanges(questions))
+
+
+def list_exchanged_words(exchanges: Mapping[str, Collection[str]], without: str = "") -> list[str]:
+    """Return the words that sessions exchange in several tasks.
+
+    Args:
+        exchanges: By word, the tasks in which sessions exchange it.
+        without: A task that does not count.
+    """
+    return sorted(
+        word
+        for word, tasks in exchanges.items()
+        if len(tasks) - (without in tasks) >= MIN_TASKS_WITH_EXCHANGE
+    )
+
+
+def find_exchanges(questions: Iterable[QuestionTurn]) -> dict[str, set[str]]:
+    """Return the tasks in which sessions exchange a word without an effect on the user, by word.
 
     If two sessions of a task ask in the same situation, and the user gives the same reply, the
     words that only one of them has are wording. This works in every language. A reply of one or two
@@ -185,6 +204,4 @@ def find_wording(questions: Iterable[QuestionTurn]) -> list[str]:
         exchanged = word_sets[0].union(*word_sets) - word_sets[0].intersection(*word_sets)
         for word in exchanged - _NEGATIONS - _NUMERALS:
             tasks_by_word[word].add(task_key)
-    return sorted(
-        word for word, tasks in tasks_by_word.items() if len(tasks) >= MIN_TASKS_WITH_EXCHANGE
-    )
+    return dict(tasks_by_word)

@@ -41,6 +41,8 @@ from agent_pipeline.sessions.session import Tool, hash_json
 
 REPLAYED = "replayed"
 """The value of the setting `world` for the world that is made from recorded sessions."""
+PROVEN = "auto"
+"""The value of the setting `world` for the replayed world, if recordings prove its verdicts."""
 REPLAYED_WORLD = "agent_pipeline.evaluation.replayed_world:ReplayedWorld"
 
 REPLAYED_PARTS = [

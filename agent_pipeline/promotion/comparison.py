@@ -113,6 +113,7 @@ def make_compare_params(
             "alone": False,
             "held_out": "test",
             "preconditions": made_from.get("preconditions", {}),
+            "task_kinds": made_from.get("task_kinds", []),
         }
     return {
         "candidate": _find_adapter(lake, key, adapter).reference,

@@ -11,9 +11,13 @@ import pytest
 
 from agent_pipeline.compute import tasks
 from agent_pipeline.config.assets import EpisodesConfig
-from agent_pipeline.defs.models.episodes import episodes
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
+from agent_pipeline.defs.models.episodes import _choose_world, _ChosenWorld, episodes
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
+from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
 from agent_pipeline.promotion.stored_scores import read_scores, read_transcripts
@@ -24,8 +28,12 @@ from agent_pipeline.reports.episode_report import (
     Share,
     VariantFigures,
 )
+from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.evaluation.test_replay_proof import WRONG
+from agent_pipeline_tests.evaluation.test_tape import GOOD, recorded, session
+from agent_pipeline_tests.evaluation.test_tape import KEY as TAPE_KEY
 from agent_pipeline_tests.lakes import artifact, put_rows
 from agent_pipeline_tests.task_params import task_values
 from agent_pipeline_tests.training.world import row
@@ -162,6 +170,55 @@ def test_what_no_world_measures_does_not_pass(tmp_path):
             context, gguf_export=exported, workspace=workspace, pipes=None
         ).check_results
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+
+
+class TestProvenTape:
+    """The setting `world = "auto"`, which is the default."""
+
+    def choose(
+        self, lake: Lake, count: int, good: list[Message], bad: list[Message] | None
+    ) -> _ChosenWorld:
+        """The world for a tape of tasks with two equal good sessions, and two equal bad ones."""
+        groups = [(good, "acceptable"), (bad, "unacceptable")]
+        rows = [
+            session(
+                f"{number}{verdict}{part}", messages, task_key=f"task:{number}", verdict=verdict
+            )
+            for number in range(count)
+            for messages, verdict in groups
+            if messages
+            for part in "xy"
+        ]
+        recorded(lake, *rows, reads=("find_order",))
+        keys = pa.table({"task_key": [f"task:{number}" for number in range(20)]})
+        lake.stage(HELDOUT_TABLE, TAPE_KEY, keys.to_batches(), keys.schema).commit()
+        workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
+        return _choose_world(workspace, TAPE_KEY)
+
+    @pytest.fixture
+    def lake(self, tmp_path: Path) -> Lake:
+        return Lake(str(tmp_path / "lake"))
+
+    def test_proven(self, lake: Lake) -> None:
+        """The replayed world decides, on the proven kind of tasks only."""
+        chosen = self.choose(lake, MIN_TASKS, GOOD, WRONG)
+        assert (chosen.world, chosen.why_not, chosen.task_kinds) == (REPLAYED, "", [ACTING])
+
+    def test_too_few_tasks(self, lake: Lake) -> None:
+        """No episodes are played. The table of the proof says what was missing."""
+        chosen = self.choose(lake, MIN_TASKS - 1, GOOD, WRONG)
+        assert "More judged sessions per task help" in chosen.why_not
+        assert "tape_proof" in chosen.metadata
+
+    def test_no_bad_sessions(self, lake: Lake) -> None:
+        assert self.choose(lake, MIN_TASKS, GOOD, None).why_not
+
+    def test_few_held_out_tasks(self, lake: Lake) -> None:
+        assert self.choose(lake, 5, GOOD, WRONG).metadata == {}
+
+    def test_no_tape(self, lake: Lake) -> None:
+        workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
+        assert _choose_world(workspace, TAPE_KEY).why_not
 
 
 def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_rows(tmp_path):

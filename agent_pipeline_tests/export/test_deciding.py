@@ -465,6 +465,7 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
         "alone": False,
         "held_out": "test",
         "preconditions": {},
+        "task_kinds": [],
     }
     assert asked["evaluation"] == night.evaluation.manifest["made_from"]["config"]
 

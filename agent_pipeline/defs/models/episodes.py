@@ -1,5 +1,7 @@
 """The asset `episodes`: the model plays the held-out tasks in the agent's world."""
 
+from dataclasses import dataclass, field
+
 import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
@@ -18,8 +20,10 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
+from agent_pipeline.evaluation.replay_proof import HEAD, prove_tape
 from agent_pipeline.evaluation.tape import count_recorded_tasks
-from agent_pipeline.evaluation.worlds import REPLAYED
+from agent_pipeline.evaluation.worlds import PROVEN, REPLAYED
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.reports.confidence_report import describe_confidence
 from agent_pipeline.reports.episode_report import (
     PAGE,
@@ -50,6 +54,56 @@ def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValu
             ["task", "undecided episodes", "first deviation"], list_tasks_to_record(figures)
         ),
     }
+
+
+@dataclass(frozen=True)
+class _ChosenWorld:
+    """The world that the episodes are played in.
+
+    Attributes:
+        world: The world: `package.module:Class` or `replayed`.
+        why_not: Why no episodes are played; empty if they are.
+        task_kinds: The kinds of tasks that are replayed; empty for all kinds.
+        metadata: What the recordings prove about the replayed world.
+    """
+
+    world: str
+    why_not: str = ""
+    task_kinds: list[str] = field(default_factory=list)
+    metadata: dict[str, dg.MetadataValue] = field(default_factory=dict)
+
+
+def _choose_world(workspace: Workspace, key: PartitionKey) -> _ChosenWorld:
+    """Return the world of the settings. The replayed world needs recordings, and `auto` a proof."""
+    settings = workspace.settings()
+    world = settings.episodes_world(key)
+    if not world:
+        return _ChosenWorld(world, "the agent has no world to play in")
+    if world not in (REPLAYED, PROVEN):
+        return _ChosenWorld(world)
+    lake = workspace.open_lake()
+    tasks = count_recorded_tasks(lake, key)
+    if tasks < MIN_REPLAYED_TASKS:
+        return _ChosenWorld(world, _describe_few(tasks))
+    proof = prove_tape(lake, key, settings.redaction.surrogates)
+    metadata = {"tape_proof": table(HEAD, proof.rows)}
+    if world == REPLAYED:
+        return _ChosenWorld(REPLAYED, metadata=metadata)
+    if not proof.proven:
+        why_not = f"recordings do not prove the verdicts of the replayed world ({proof})"
+        return _ChosenWorld(REPLAYED, why_not, metadata=metadata)
+    tasks = sum(kind_proof.heldout_tasks for kind_proof in proof.proven)
+    why_not = _describe_few(tasks) if tasks < MIN_REPLAYED_TASKS else ""
+    kinds: list[str] = [kind_proof.kind for kind_proof in proof.proven]
+    return _ChosenWorld(REPLAYED, why_not, kinds, metadata)
+
+
+def _describe_few(tasks: int) -> str:
+    """Return a sentence about too few held-out tasks with a good recording."""
+    return (
+        f"{tasks} held-out tasks have a good recording on the agent's tape, and "
+        f"{MIN_REPLAYED_TASKS} are needed to replay them"
+    )
 
 
 @dg.asset(
@@ -86,24 +140,16 @@ def episodes(
     of the tasks again in variants, such as with the tools in another order. Every transcript is
     kept. If the setting
     `world` is `replayed`, the world is made from recorded sessions. There, an episode without a
-    recorded continuation ends undecided.
+    recorded continuation ends undecided. `auto`, the default, does so if the recordings prove that
+    the verdicts of this world can be trusted (metadata `tape_proof`).
 
-    If the agent has no world, no episode is played. The asset is then materialized without figures,
-    because `champion` comes after it, and its check warns that nothing was measured.
+    If the agent has no such world, no episode is played. The asset is then materialized without
+    figures, because `champion` comes after it, and its check warns that nothing was measured.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
-        world = settings.episodes_world(key)
-        why_not = ""
-        if not world:
-            why_not = "the agent has no world to play in"
-        elif world == REPLAYED:
-            recorded_tasks = count_recorded_tasks(workspace.open_lake(), key)
-            if recorded_tasks < MIN_REPLAYED_TASKS:
-                why_not = (
-                    f"{recorded_tasks} held-out tasks have a good recording on the agent's tape, "
-                    f"and {MIN_REPLAYED_TASKS} are needed to replay them"
-                )
+        chosen = _choose_world(workspace, key)
+        world, why_not = chosen.world, chosen.why_not
         if why_not:
             context.log.info(
                 f"{key} plays no episodes, because {why_not}. The setting agents.*.world names a "
@@ -111,7 +157,9 @@ def episodes(
             )
             unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", {"world": "none"})
             return dg.MaterializeResult(
-                value=None, metadata={"world": "none"}, check_results=[unmeasured]
+                value=None,
+                metadata={"world": "none", **chosen.metadata},
+                check_results=[unmeasured],
             )
         config = in_force(context, workspace, EpisodesConfig)
         params = {
@@ -122,6 +170,7 @@ def episodes(
             "alone": False,
             "held_out": "test",
             "preconditions": settings.preconditions(key),
+            "task_kinds": chosen.task_kinds,
         }
         result = run_builder(
             context,
@@ -154,6 +203,7 @@ def episodes(
             "confidence": describe_confidence(confidence),
             "variants": table(variant_head, variants),
             **_replay_metadata(report.model.replay),
+            **chosen.metadata,
             "report": dg.MetadataValue.json(result["report"]),
         }
         done = f"it does {report.model.done} tasks"
