@@ -33,6 +33,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.sessions.tool_schemas import ToolSchemas, find_call_shapes
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.structs import convert_value
 
 MOST_PER_TASK = 10
 """Largest number of sessions of a task that are replayed, because a tape is arranged for each."""
@@ -237,7 +238,7 @@ def choose_rows(rows: Iterable[DatasetRow], kinds: Collection[str]) -> list[Data
     chosen = []
     for row in rows:
         values = cast(Mapping[str, object], row)
-        if find_kind(msgspec.convert(values["tape"], TaskTape)) in kinds:
+        if find_kind(convert_value(values["tape"], TaskTape)) in kinds:
             chosen.append(row)
     return chosen
 
@@ -247,9 +248,9 @@ def leave_out(tape: TaskTape, recording: Recording) -> TaskTape:
 
     Look-ups that tasks share are kept only if a session of another task answers them.
     """
-    own = {recorded.session_id for recorded in tape.recordings}
+    task_ids = {recorded.session_id for recorded in tape.recordings}
     others = [other for other in tape.recordings if other.session_id != recording.session_id]
-    shared_reads = [read for read in tape.shared_reads if read.session_id not in own]
+    shared_reads = [read for read in tape.shared_reads if read.session_id not in task_ids]
     return msgspec.structs.replace(tape, recordings=others, shared_reads=shared_reads)
 
 
