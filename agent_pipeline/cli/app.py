@@ -72,7 +72,7 @@ PANELS: dict[str, list[Command]] = {
         Command(
             doctor,
             "doctor",
-            ("doctor", "doctor sessions.jsonl", "doctor --json"),
+            ("doctor", "doctor sessions.jsonl", "doctor shop/support", "doctor --json"),
             "materialize PARTITION",
         ),
         Command(

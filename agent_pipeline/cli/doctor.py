@@ -1,5 +1,7 @@
 """The command doctor: whether the sessions of an agent can be trained on, and why."""
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,7 +16,6 @@ from agent_pipeline.keys import PartitionKey, parse_key
 if TYPE_CHECKING:
     from agent_pipeline.readiness.doctor import Doctor
     from agent_pipeline.readiness.report import Readiness
-    from agent_pipeline.sessions.cost import Prices
 
 NOT_YET, BAD_INPUT = 1, 2
 """Exit codes: no agent can be trained yet; a store or a setting cannot be read."""
@@ -27,8 +28,12 @@ def doctor(
         str | None,
         typer.Argument(
             help="A store (a file, a folder or a URL), or a folder that contains several stores. "
-            "Default: the stores of the settings."
+            "Default: the stores of the settings. A single AGENT may stand here too."
         ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Argument(help="The agent to show in full. Default: all agents in one screen."),
     ] = None,
     as_json: Annotated[bool, AS_JSON] = False,
     input_price: Annotated[
@@ -51,21 +56,27 @@ def doctor(
 ) -> str:
     """Show what the sessions contain, who judged them, and whether a model can be trained on them.
 
-    The command writes nothing, and asks no language model. The exit code is 0 if at least one agent
-    can be trained, 1 if no agent can be trained yet, and 2 if a store or a setting cannot be read.
+    If there are several agents, the agents that are nearest to a model are shown, and the others
+    are counted. The command writes nothing, and asks no language model. The exit code is 0 if at
+    least one agent can be trained, 1 if no agent can be trained yet, and 2 if a store or a setting
+    cannot be read.
     """
     from agent_pipeline.readiness.screen import describe_readiness
     from agent_pipeline.sessions.cost import Prices
 
     try:
-        report = examine_stores(path, Prices(input_price, output_price, serving_price))
+        if path and not agent and is_agent(path):
+            path, agent = None, path
+        examiner = make_doctor(path)
+        examiner.prices = Prices(input_price, output_price, serving_price)
+        report = examiner.report(note_progress, parse_key(agent) if agent else None)
     except PipelineError as error:
         typer.echo(f"agent-pipeline: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     if as_json:
         typer.echo(without_credentials(msgspec.json.encode(report).decode()))
     else:
-        for line in describe_readiness(report):
+        for line in describe_readiness(report, path or ""):
             typer.echo(line)
     if exit_code := find_exit_code(report):
         if not as_json:
@@ -75,13 +86,14 @@ def doctor(
 
 
 def propose_next(report: "Readiness") -> str:
-    """Return the next command: to train the first agent that can be trained, or to judge."""
+    """Return the next command: to train the agent that is nearest to a model, or to judge."""
     from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.readiness.screen import measure_distance
 
-    for agent in report.agents:
-        if agent.is_ready:
-            return f"materialize {agent.partition}"
-    for agent in report.agents:
+    agents = sorted(report.agents, key=measure_distance)
+    if agents and agents[0].is_ready:
+        return f"materialize {agents[0].partition}"
+    for agent in agents:
         if any(blocker.kind == "unjudged" for blocker in agent.blockers):
             lake, key = load_settings().open_lake(), parse_key(agent.partition)
             if not lake.has("judged_sessions", key):
@@ -90,15 +102,16 @@ def propose_next(report: "Readiness") -> str:
     return ""
 
 
-def examine_stores(path: str | None, prices: "Prices") -> "Readiness":
-    """Return the report on the stores of the settings, or on the stores at a path.
+def is_agent(word: str) -> bool:
+    """Return whether a word names an agent of the settings' stores, and no path."""
+    from agent_pipeline.config.settings import load_settings
 
-    Raises:
-        PipelineError: The store or the settings cannot be read at all.
-    """
-    examiner = make_doctor(path)
-    examiner.prices = prices
-    return examiner.report(note_progress)
+    if "://" in word or Path(word).expanduser().exists():
+        return False
+    try:
+        return parse_key(word) in load_settings().open_store().partitions()
+    except PipelineError:
+        return False
 
 
 def make_doctor(path: str | None) -> "Doctor":
@@ -108,7 +121,7 @@ def make_doctor(path: str | None) -> "Doctor":
         PipelineError: There is no store at the path, or a setting is wrong.
     """
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.defs.resources import Workspace
+    from agent_pipeline.defs.resources import Workspace, read_labels_of_agent
     from agent_pipeline.readiness.doctor import Doctor
     from agent_pipeline.sources import list_stores, readers
 
@@ -117,8 +130,9 @@ def make_doctor(path: str | None) -> "Doctor":
     if path is not None:
         stores, unknown = list_stores(path, readers(settings.sources))
         settings = load_settings(store=stores)
-    workspace = Workspace()
-    return Doctor(settings, workspace.labels, workspace.open_judge, unknown=unknown)
+    return Doctor(
+        settings, partial(read_labels_of_agent, settings), Workspace().open_judge, unknown=unknown
+    )
 
 
 def note_progress(key: PartitionKey) -> None:

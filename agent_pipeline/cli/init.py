@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 console = Console()
 
 BAD_INPUT = 2
-MAX_NAMES = 8
-"""Largest number of written settings that are named."""
+MAX_KEPT = 5
+"""Largest number of kept settings that are named."""
 
 
 def init(
@@ -104,20 +104,36 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         choices = propose_remedies(report.agents)
     for line in describe_readiness(report):
         typer.echo(line)
-    names = [choice.full_name for choice in added]
-    if len(names) > MAX_NAMES:
-        names[MAX_NAMES:] = [with_noun(len(names) - MAX_NAMES, "other setting")]
-    what = ", ".join(names) or "nothing was missing"
+    what = name_settings(added) or "nothing was missing"
     action = "written to" if is_new else "added to"
     console.print(f"\n{file}: {what} ({action} the file).", markup=False, soft_wrap=True)
-    for setting in kept:
+    for setting in kept[:MAX_KEPT]:
         console.print(
             f"kept: {setting.name} = {setting.value!r} (proposal: {setting.proposed!r})",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
+    if len(kept) > MAX_KEPT:
+        others = with_noun(len(kept) - MAX_KEPT, "other setting")
+        console.print(f"kept: {others} with a value of your own", highlight=False)
     return report
+
+
+def name_settings(choices: Sequence["Choice"]) -> str:
+    """Return the names of settings. The same setting of several agents is named once."""
+    agents_by_setting: dict[str, list[str]] = {}
+    for choice in choices:
+        is_of_agent = choice.table[:1] == ("agents",)
+        rest = [*choice.table[2:], choice.name] if is_of_agent else [*choice.table, choice.name]
+        agents = agents_by_setting.setdefault(".".join(rest), [])
+        if is_of_agent:
+            agents.append(choice.table[1])
+    names = []
+    for name, agents in agents_by_setting.items():
+        whose = agents[0] if len(agents) == 1 else f"{len(agents):,} agents"
+        names.append(f"{name} of {whose}" if agents else name)
+    return ", ".join(names)
 
 
 def add_choices(file: Path, choices: Sequence["Choice"]) -> "ProposedFile":

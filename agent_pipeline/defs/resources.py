@@ -17,6 +17,16 @@ from agent_pipeline.sources import TraceSource
 from agent_pipeline.storage.lake import Lake
 
 
+def read_labels_of_agent(settings: Settings, key: PartitionKey) -> Labels:
+    """Return people's judgments of an agent's sessions.
+
+    Raises:
+        SettingsError: the labels cannot be read.
+    """
+    path, agent = settings.labels_path(key), settings.agents.get(str(key))
+    return read_labels(path, key, is_own_file=bool(agent and agent.labels)) if path else Labels()
+
+
 class Workspace(dg.ConfigurableResource):
     """The user's settings, read when a run starts."""
 
@@ -51,11 +61,7 @@ class Workspace(dg.ConfigurableResource):
         Raises:
             SettingsError: the labels cannot be read.
         """
-        settings = self.settings()
-        path, agent = settings.labels_path(key), settings.agents.get(str(key))
-        return (
-            read_labels(path, key, is_own_file=bool(agent and agent.labels)) if path else Labels()
-        )
+        return read_labels_of_agent(self.settings(), key)
 
     def store_signature(self, source: TraceSource) -> str:
         """Return a text that changes whenever the store or the labels may have changed."""

@@ -23,6 +23,7 @@ from agent_pipeline.models.json_numbers import changed_numbers
 from agent_pipeline.models.loading import read_tokenizer
 from agent_pipeline.models.rendering import render_template
 from agent_pipeline.models.special_tokens import (
+    TokenCounter,
     TokenizedText,
     mark_literals,
     special_tokens,
@@ -129,6 +130,11 @@ class ChatRenderer:
     def token_ids(self, text: str) -> list[int]:
         """Return the token ids of a rendered text."""
         return tokenize(self.tokenizer, text).ids
+
+    @cached_property
+    def token_counter(self) -> TokenCounter:
+        """Counts the tokens of rendered texts. For many texts, this is faster than `token_ids`."""
+        return TokenCounter(self.tokenizer)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode tokens as text.

@@ -105,6 +105,48 @@ def tokenize(tokenizer: "PreTrainedTokenizerBase", text: str) -> TokenizedText:
     return TokenizedText(encoding.input_ids, encoding.get("offset_mapping") or [])
 
 
+class TokenCounter:
+    """A counter of the tokens of many rendered texts that share parts, such as system messages.
+
+    A tokenizer reads the parts between special tokens separately, so each part is counted once. The
+    first texts are also counted as a whole. If a tokenizer counts a whole text differently, no text
+    is counted in parts.
+
+    Args:
+        tokenizer: The tokenizer.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._tokenizer = tokenizer
+        longest_first = sorted(filter(None, special_tokens(tokenizer)), key=len, reverse=True)
+        self._special = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+        self._reads_parts = bool(longest_first) and tokenizer.is_fast
+        self._texts_to_compare = _COMPARED_TEXTS
+        self._count_part = lru_cache(maxsize=_KEPT_PARTS)(self._count_new_part)
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of a rendered text."""
+        if not self._reads_parts or MARK in text:
+            return len(tokenize(self._tokenizer, text).ids)
+        count = sum(self._count_part(part) for part in self._special.split(text) if part)
+        if self._texts_to_compare:
+            self._texts_to_compare -= 1
+            whole_count = len(tokenize(self._tokenizer, text).ids)
+            self._reads_parts = whole_count == count
+            return whole_count
+        return count
+
+    def _count_new_part(self, part: str) -> int:
+        backend = self._tokenizer.backend_tokenizer
+        return len(backend.encode_batch_fast([part], add_special_tokens=False)[0])
+
+
+_COMPARED_TEXTS = 10
+"""Number of texts that a `TokenCounter` also counts as a whole."""
+_KEPT_PARTS = 5_000
+"""Number of parts whose counts a `TokenCounter` remembers."""
+
+
 # `vocabulary_size` is part of the cache's key, because a tokenizer may be given more tokens.
 @lru_cache(maxsize=4)
 def _literal_finder(tokenizer: "PreTrainedTokenizerBase", vocabulary_size: int) -> _LiteralFinder:

@@ -16,7 +16,7 @@ from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.own_models import OwnModels, find_identities
-from agent_pipeline.sessions.cost import TokenCounts, read_tokens
+from agent_pipeline.sessions.cost import TokenUsage, read_tokens
 from agent_pipeline.sessions.session import (
     ANSWERING_MODELS,
     CHOSEN_MODEL,
@@ -61,7 +61,7 @@ class ServedSession(msgspec.Struct, frozen=True, gc=False):
     by_person: bool
     failed: bool
     turns: int
-    tokens: TokenCounts
+    tokens: TokenUsage
     cost_usd: float | None
 
     @property

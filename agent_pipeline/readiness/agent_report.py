@@ -67,7 +67,9 @@ from agent_pipeline.readiness.report import (
     Worth,
 )
 from agent_pipeline.readiness.token_counts import (
+    ONE_AGENT,
     BaseTokens,
+    TokenBudget,
     choose_max_length,
     count_tokens,
     find_length_problem,
@@ -79,7 +81,7 @@ from agent_pipeline.sessions.cost import (
     DAYS_PER_MONTH,
     NO_PRICES,
     Prices,
-    TokenCounts,
+    TokenUsage,
     compute_cost,
     read_tokens,
 )
@@ -111,6 +113,7 @@ class AgentSettingsInForce:
         tokens: The tokenizer of the base model.
         machine: The device on which models are trained; None to foresee no training run.
         prices: The prices for the comparison.
+        budget: The number of sessions that are tokenized.
     """
 
     settings: Settings
@@ -120,6 +123,7 @@ class AgentSettingsInForce:
     tokens: BaseTokens
     machine: TrainingMachine | None
     prices: Prices = NO_PRICES
+    budget: TokenBudget = ONE_AGENT
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,14 @@ def report_agent(examination: Examination, agent: AgentSettingsInForce) -> Agent
     leaks = _find_leaks(split)
     overlaps = find_overlaps(split.rows)
     adapter = resolve(agent.settings, AdapterConfig, agent.key).options
-    contents = _describe_contents(examination, agent.tokens)
+    contents = _describe_contents(examination, agent)
     max_length = choose_max_length(adapter.model_dump(), contents.tokens, agent.tokens)
     length_problem = find_length_problem(
         examination,
         {facts.session_id for facts in split.trainable},
         agent.tokens,
-        max_length,
-        adapter.most_dropped,
+        adapter.model_copy(update={"max_length": max_length}),
+        agent.budget.encoded,
     )
     judges = _describe_judges(sessions, agent.rules)
     tasks = _describe_tasks(sessions, split, leaks)
@@ -311,7 +315,7 @@ def _find_leaks(split: SplitRows) -> Leaks:
     return compare_trials(splits, requests, held_out)
 
 
-def _describe_contents(examination: Examination, tokens: BaseTokens) -> Contents:
+def _describe_contents(examination: Examination, agent: AgentSettingsInForce) -> Contents:
     sessions = examination.sessions
     times = [facts.created_at for facts in sessions if facts.created_at]
     return Contents(
@@ -328,7 +332,7 @@ def _describe_contents(examination: Examination, tokens: BaseTokens) -> Contents
         inferred_tools=sum(facts.tools_origin == "none" and facts.calls > 0 for facts in sessions),
         first=min(times, default=None),
         last=max(times, default=None),
-        tokens=count_tokens(examination, tokens),
+        tokens=count_tokens(examination, agent.tokens, agent.budget.counted),
     )
 
 
@@ -539,7 +543,7 @@ def _weigh(
     times = [facts.created_at for facts in sessions]
     per_day = tasks_per_day(times, contents.last) if contents.last else 0.0
     counts = [read_tokens(facts.usage) for facts in sessions]
-    tokens = TokenCounts(
+    tokens = TokenUsage(
         _average(count.input for count in counts), _average(count.output for count in counts)
     )
     cost = compute_cost(_average(facts.cost_usd for facts in sessions), tokens, prices)

@@ -1,11 +1,11 @@
 """The readiness report on all agents of the stores."""
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from multiprocessing import get_context
+from functools import cached_property
 from pathlib import Path
 
 from agent_pipeline.config.assets import (
@@ -16,7 +16,7 @@ from agent_pipeline.config.assets import (
     SftConfig,
 )
 from agent_pipeline.config.resolution import resolve
-from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_client import SpendLimits
@@ -24,16 +24,11 @@ from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness.agent_report import AgentSettingsInForce, report_agent
-from agent_pipeline.readiness.examination import (
-    Examination,
-    ExaminationRules,
-    Shard,
-    examine,
-    merge_examinations,
-)
-from agent_pipeline.readiness.machine import count_cores, measure_machine
+from agent_pipeline.readiness.examination import Examination, ExaminationRules, examine
+from agent_pipeline.readiness.examination_pool import ExaminationPool
+from agent_pipeline.readiness.machine import measure_machine
 from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.readiness.token_counts import BaseTokens, load_tokens
+from agent_pipeline.readiness.token_counts import ONE_AGENT, BaseTokens, TokenBudget, load_tokens
 from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.sessions.cost import NO_PRICES, Prices
 from agent_pipeline.sources.base import TraceSource, files_of
@@ -43,36 +38,8 @@ CACHED_ANSWERS_ONLY = SpendLimits(tokens=1)
 """Limits with which the language model that judges answers from its cache only."""
 
 
-MIN_BYTES_FOR_PROCESSES = 30_000_000
-"""Total size of the stores from which several processes examine the sessions of an agent."""
-MAX_PROCESSES = 8
-
-
-def examine_in_processes(store: str | list[str], key: PartitionKey, labels: Labels) -> Examination:
-    """Examine the sessions of an agent in one process per core.
-
-    Every process reads the index of the store, and examines its part of the sessions.
-
-    Args:
-        store: The setting `store`. Each process loads the other settings itself.
-        key: The partition.
-        labels: People's labels.
-    """
-    count = min(count_cores(), MAX_PROCESSES)
-    shards = [Shard(index, count) for index in range(count)]
-    # A forked process could inherit a lock that a thread of a library holds.
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        parts = pool.map(partial(examine_shard, store, key, labels), shards)
-        return merge_examinations(list(parts))
-
-
-def examine_shard(
-    store: str | list[str], key: PartitionKey, labels: Labels, shard: Shard
-) -> Examination:
-    """Examine a part of the sessions of an agent, with the settings of this process."""
-    settings = load_settings(store=store)
-    rules = ExaminationRules.load(settings, settings.open_lake(), key, labels)
-    return examine(settings.open_store(), key, rules, labels, shard=shard)
+MIN_BYTES_FOR_PROCESSES = 10_000_000
+"""Total size of the stores from which several processes examine the sessions."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +80,20 @@ class Doctor:
     uses_model: bool = True
     _tokens: dict[str, BaseTokens] = field(default_factory=dict)
     _examined: dict[PartitionKey, "Examined"] = field(default_factory=dict)
+    _started: dict[PartitionKey, Callable[[], Examination]] = field(default_factory=dict)
 
-    def report(self, noting: Callable[[PartitionKey], None] = lambda key: None) -> Readiness:
-        """Return the report on all agents and on the machine.
+    def report(
+        self,
+        noting: Callable[[PartitionKey], None] = lambda key: None,
+        only: PartitionKey | None = None,
+    ) -> Readiness:
+        """Return the report on all agents, or on one agent, and on the machine.
 
         An agent that cannot be examined is reported with its error.
 
         Args:
             noting: Is called before each agent is examined.
+            only: The agent to report; None for all agents.
 
         Raises:
             PipelineError: The store or the settings cannot be read at all.
@@ -128,14 +101,17 @@ class Doctor:
         start = time.monotonic()
         settings = self.settings
         lake, source = settings.open_lake(), settings.open_store()
+        keys = [only] if only else source.partitions()
+        budget = TokenBudget.for_agents(len(keys))
         agents: list[AgentReport] = []
         errors: list[str] = []
-        for key in source.partitions():
-            noting(key)
-            try:
-                agents.append(self.examine_agent(source, lake, key))
-            except PipelineError as error:
-                errors.append(without_credentials(str(error)))
+        with self._start_processes(keys):
+            for key in keys:
+                noting(key)
+                try:
+                    agents.append(self.examine_agent(source, lake, key, budget))
+                except PipelineError as error:
+                    errors.append(without_credentials(str(error)))
         return Readiness(
             is_ready=any(agent.is_ready for agent in agents),
             stores=[without_credentials(str(store)) for store in settings.stores],
@@ -146,25 +122,27 @@ class Doctor:
             seconds=round(time.monotonic() - start, 1),
         )
 
-    def examine_agent(self, source: TraceSource, lake: Lake, key: PartitionKey) -> AgentReport:
+    def examine_agent(
+        self,
+        source: TraceSource,
+        lake: Lake,
+        key: PartitionKey,
+        budget: TokenBudget = ONE_AGENT,
+    ) -> AgentReport:
         """Return the report on one agent.
+
+        Args:
+            source: The store.
+            lake: The lake.
+            key: The partition.
+            budget: The number of sessions that are tokenized.
 
         Raises:
             PipelineError: The sessions cannot be read, or a setting is wrong.
         """
         labels = self.read_labels(key)
         rules = ExaminationRules.load(self.settings, lake, key, labels)
-        preconditions = self.settings.preconditions(key)
-        deciding = [self.settings.reading(key), labels.by_id, preconditions] + [
-            resolve(self.settings, options, key).options
-            for options in (
-                SessionsConfig,
-                JudgingOptions,
-                CurationConfig,
-                ServingConfig,
-                SftConfig,
-            )
-        ]
+        deciding = self._list_deciding(key, labels)
         examined = self.earlier._examined.get(key) if self.earlier else None
         if examined is None or examined.deciding != deciding:
             examined = Examined(deciding, self._examine(source, key, rules, labels))
@@ -182,21 +160,65 @@ class Doctor:
                 else BaseTokens(adapter.base_model, None, None, "the tokenizer is not loaded"),
                 self.training_machine if self.uses_model else None,
                 self.prices,
+                budget,
             ),
         )
+
+    def _list_deciding(self, key: PartitionKey, labels: Labels) -> list[object]:
+        """Return the options and labels that decide on the sessions of an agent."""
+        settings = self.settings
+        return [settings.reading(key), labels.by_id, settings.preconditions(key)] + [
+            resolve(settings, options, key).options
+            for options in (
+                SessionsConfig,
+                JudgingOptions,
+                CurationConfig,
+                ServingConfig,
+                SftConfig,
+            )
+        ]
+
+    @contextmanager
+    def _start_processes(self, keys: Sequence[PartitionKey]) -> Iterator[None]:
+        """Let several processes examine the agents of large stores, except for known agents.
+
+        Sessions that a language model judges are examined in this process.
+        """
+        if not self._is_large():
+            yield
+            return
+        unknown: dict[PartitionKey, Labels] = {}
+        for key in keys:
+            with suppress(PipelineError):  # `examine_agent` reports the error
+                labels = self.read_labels(key)
+                judging = resolve(self.settings, JudgingOptions, key).options
+                examined = self.earlier._examined.get(key) if self.earlier else None
+                is_known = examined and examined.deciding == self._list_deciding(key, labels)
+                if not (is_known or judging.policy.has_judge("llm")):
+                    unknown[key] = labels
+        if not unknown:
+            yield
+            return
+        if self.uses_model:
+            _ = self.training_machine  # is measured while the cores are free
+        with ExaminationPool(self.settings.store, len(unknown)) as pool:
+            self._started = {key: pool.start(key, labels) for key, labels in unknown.items()}
+            yield
+        self._started = {}
 
     def _examine(
         self, source: TraceSource, key: PartitionKey, rules: ExaminationRules, labels: Labels
     ) -> Examination:
         """Examine the sessions of an agent."""
-        llm = (
-            self.open_judge(CACHED_ANSWERS_ONLY) if rules.judging.policy.has_judge("llm") else None
-        )
-        if llm or not self._is_large():
+        examination = None
+        if key in self._started:
+            with suppress(BrokenExecutor):  # a process was killed, perhaps because memory is short
+                examination = self._started.pop(key)()
+        if examination is None:
+            judged_by_llm = rules.judging.policy.has_judge("llm")
+            llm = self.open_judge(CACHED_ANSWERS_ONLY) if judged_by_llm else None
             source.notes.clear()
             examination = examine(source, key, rules, labels, llm)
-        else:
-            examination = examine_in_processes(self.settings.store, key, labels)
         unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
         examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
         return examination

@@ -1,14 +1,16 @@
-"""The text of a readiness report for people: one screen of 80 columns per agent."""
+"""The text of a readiness report for people: one screen of 80 columns."""
 
 import json
+import shlex
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from agent_pipeline.evaluation.tool_effects import DECLARED
 from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 from agent_pipeline.readiness.report import (
     AgentReport,
+    BlockerKind,
     Contents,
     DecisionOutlook,
     Judges,
@@ -16,6 +18,7 @@ from agent_pipeline.readiness.report import (
     Readiness,
     Tasks,
     TrainingOutlook,
+    VerdictOrigin,
     Worth,
 )
 
@@ -25,6 +28,8 @@ _LABEL = 11
 _MAX_KINDS = 5
 """Largest number of kinds that a line names."""
 _MAX_NOTES = 5
+_MAX_AGENTS = 5
+"""Largest number of agents that a report on several agents describes."""
 _FAR_AWAY_WEEKS = 520
 _MINUTES_PER_HOUR = 60
 _LONG_HOURS = 3
@@ -42,10 +47,33 @@ _ORIGINS = {
 }
 
 
-def describe_readiness(report: Readiness) -> Iterator[str]:
-    """Yield the lines of a report on all agents and the machine."""
+_REASONS: dict[BlockerKind, str] = {
+    "no_sessions": "they have no sessions",
+    "no_agent": "no agent answers",
+    "unjudged": "nobody judged the sessions",
+    "all_bad": "all judged sessions are bad",
+    "all_dropped": "no good session can be used",
+    "leaks": "trials of a task are in two splits",
+    "overlap": "a session is in two splits",
+    "split": "a split is empty",
+    "length": "sessions are too long",
+}
+
+
+def describe_readiness(report: Readiness, store: str = "") -> Iterator[str]:
+    """Yield the lines of a report on all agents and the machine: one screen.
+
+    If there are several agents, the agents that are nearest to a model have two or three lines
+    each, and the other agents are counted.
+
+    Args:
+        report: The report.
+        store: The store, if `doctor` got it as an argument.
+    """
     yield from _wrap("store", ", ".join(report.stores))
-    for agent in report.agents:
+    if len(report.agents) > 1:
+        yield from _describe_agents(report.agents, store)
+    for agent in report.agents if len(report.agents) == 1 else ():
         yield ""
         yield from describe_agent(agent)
     yield ""
@@ -53,8 +81,76 @@ def describe_readiness(report: Readiness) -> Iterator[str]:
     if report.unknown:
         names = ", ".join(report.unknown[:_MAX_KINDS])
         yield from _wrap("note", f"No reader knows {_count(len(report.unknown), 'file')}: {names}")
-    for error in report.errors:
+    for error in report.errors[:_MAX_NOTES]:
         yield from _wrap("error", error)
+    if len(report.errors) > _MAX_NOTES:
+        yield from _wrap("error", f"{len(report.errors) - _MAX_NOTES:,} more errors: see --json.")
+
+
+def _describe_agents(agents: Sequence[AgentReport], store: str) -> Iterator[str]:
+    """Yield the lines about several agents."""
+    contents, judges = [agent.contents for agent in agents], [agent.judges for agent in agents]
+    sessions = sum(content.sessions for content in contents)
+    ready = sum(agent.is_ready for agent in agents)
+    yield from _wrap(
+        "agents",
+        f"{len(agents):,} agents: {ready:,} trainable, {len(agents) - ready:,} not yet.",
+    )
+    yield from _wrap(
+        "content",
+        f"{_count(sessions, 'session')}, {_count(sum(item.turns for item in contents), 'turn')}, "
+        f"{_count(sum(item.calls for item in contents), 'call')}; damage in "
+        f"{_count(sum(item.damaged for item in contents), 'session')}.",
+    )
+    origins: Counter[VerdictOrigin] = Counter()
+    for agent_judges in judges:
+        origins.update(agent_judges.verdicts)
+    yield from _wrap(
+        "judged",
+        ", ".join(f"{count:,} {_ORIGINS[origin]}" for origin, count in origins.most_common())
+        + f"; {sum(item.acceptable for item in judges):,} acceptable, "
+        f"{sum(item.unacceptable for item in judges):,} unacceptable.",
+    )
+    ordered = sorted(agents, key=measure_distance)
+    for agent in ordered[:_MAX_AGENTS]:
+        yield ""
+        yield from _describe_briefly(agent)
+    yield ""
+    others = ordered[_MAX_AGENTS:]
+    if others:
+        yield from _wrap("others", f"{_count(len(others), 'agent')}: {_count_states(others)}.")
+    command = " ".join(filter(None, ["agent-pipeline doctor", shlex.quote(store) if store else ""]))
+    yield from _wrap(
+        "details", f"`{command} AGENT` shows an agent with its settings, tools and rules."
+    )
+
+
+def measure_distance(agent: AgentReport) -> tuple[bool, bool, int, int]:
+    """Return how far an agent is from a model, as a key that sorts the nearest agent first."""
+    return (
+        not agent.is_ready,
+        not agent.outlook.is_possible,
+        len(agent.blockers),
+        -(agent.trainable or agent.judges.acceptable),
+    )
+
+
+def _describe_briefly(agent: AgentReport) -> Iterator[str]:
+    """Yield the verdict on an agent, and its first reason or its training run."""
+    yield from textwrap.wrap(f"{agent.partition}: {describe_verdict(agent)}", WIDTH)
+    if agent.blockers:
+        yield from _wrap("because", agent.blockers[0].sentence.partition("\n")[0])
+    elif agent.training:
+        yield from _wrap("training", describe_training(agent.training))
+
+
+def _count_states(agents: Sequence[AgentReport]) -> str:
+    """Return how many agents are trainable, and the first reasons against the others."""
+    ready = sum(agent.is_ready for agent in agents)
+    reasons = Counter(_REASONS[agent.blockers[0].kind] for agent in agents if agent.blockers)
+    parts = [f"{ready:,} trainable"] if ready else []
+    parts += [f"{count:,} not yet, because {reason}" for reason, count in reasons.most_common()]
+    return "; ".join(parts)
 
 
 def describe_agent(agent: AgentReport) -> Iterator[str]:

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
+from agent_pipeline.config.assets import AdapterConfig
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95
 from agent_pipeline.models.base_model import BaseModel, resolve_tokenizer
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.readiness.base_choice import find_known_base
-from agent_pipeline.readiness.examination import Examination, SampledSession
+from agent_pipeline.readiness.examination import SAMPLE_SIZE, Examination, SampledSession
 from agent_pipeline.readiness.report import TokenCounts
 from agent_pipeline.sessions.session import Tool
 from agent_pipeline.shares import wilson
@@ -36,11 +37,15 @@ from agent_pipeline.training.size_defaults import (
 )
 
 FIT_SESSIONS = 10
-"""Number of sampled sessions that are encoded as training rows.
+"""Largest number of sampled sessions per agent that are encoded as training rows.
 
 Only the chat template can refuse a row that is short enough. A template that refuses three of ten
 rows refuses one of ten sampled sessions with a probability of 97 %.
 """
+_MIN_COUNTED, _MAX_COUNTED = 20, 1_000
+"""Smallest number of sessions per agent whose tokens are counted, and how many agents share."""
+_MIN_ENCODED, _MAX_ENCODED = 2, 100
+"""Smallest number of sessions per agent that are encoded, and how many agents share."""
 MAX_LOST = 0.5
 """Largest share of the sampled sessions that may be longer than the base model's context. If more
 are longer, another base model is needed.
@@ -69,6 +74,37 @@ class BaseTokens(msgspec.Struct, frozen=True):
     shape: ModelShape | None = None
 
 
+class TokenBudget(NamedTuple):
+    """The number of sessions per agent that a report tokenizes, so that many agents take a minute.
+
+    Attributes:
+        counted: Number of sampled sessions whose tokens are counted.
+        encoded: Number of these sessions that are encoded as training rows.
+    """
+
+    counted: int = SAMPLE_SIZE
+    encoded: int = FIT_SESSIONS
+
+    @classmethod
+    def for_agents(cls, agents: int) -> "TokenBudget":
+        """Return the budget of each agent in a report.
+
+        Example:
+            >>> TokenBudget.for_agents(1)
+            TokenBudget(counted=200, encoded=10)
+            >>> TokenBudget.for_agents(85)
+            TokenBudget(counted=20, encoded=2)
+        """
+        return cls(
+            min(SAMPLE_SIZE, max(_MIN_COUNTED, _MAX_COUNTED // max(1, agents))),
+            min(FIT_SESSIONS, max(_MIN_ENCODED, _MAX_ENCODED // max(1, agents))),
+        )
+
+
+ONE_AGENT = TokenBudget()
+"""The budget of an agent that is reported alone."""
+
+
 def load_tokens(base_model: str, cache: Path, trust_remote_code: bool) -> BaseTokens:
     """Load the tokenizer of a base model without loading or downloading its weights."""
     try:
@@ -83,8 +119,15 @@ def load_tokens(base_model: str, cache: Path, trust_remote_code: bool) -> BaseTo
         return BaseTokens(base_model, None, None, str(error))
 
 
-def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | None:
+def count_tokens(
+    examination: Examination, tokens: BaseTokens, max_sessions: int = SAMPLE_SIZE
+) -> TokenCounts | None:
     """Count the tokens of the sampled sessions, and of the longest session.
+
+    Args:
+        examination: The examined sessions.
+        tokens: The tokenizer of the base model.
+        max_sessions: Largest number of sampled sessions to count.
 
     Returns:
         The counts, or None if no session has an answer of the agent.
@@ -95,7 +138,8 @@ def count_tokens(examination: Examination, tokens: BaseTokens) -> TokenCounts | 
         return earlier_counts
     inferred = examination.schemas.tools()
     by_id = {
-        session.session_id: _count(session, tokens, inferred) for session in examination.sample
+        session.session_id: _count(session, tokens, inferred)
+        for session in examination.sample[:max_sessions]
     }
     examination.lengths[tokens.base_model] = by_id
     lengths = sorted(by_id.values())
@@ -153,8 +197,8 @@ def find_length_problem(
     examination: Examination,
     trainable: Collection[str],
     tokens: BaseTokens,
-    max_length: int,
-    most_dropped: float,
+    adapter: AdapterConfig,
+    max_sessions: int = FIT_SESSIONS,
 ) -> LengthProblem | None:
     """Return why training would refuse the sampled sessions, or None.
 
@@ -162,15 +206,16 @@ def find_length_problem(
         examination: The examined sessions, whose tokens were counted.
         trainable: The ids of the sessions that can be trained on. Without any, all sessions count.
         tokens: The tokenizer of the base model.
-        max_length: The setting `sft_adapter.max_length`.
-        most_dropped: The setting `sft_adapter.most_dropped`.
+        adapter: The options of `sft_adapter`, with the `max_length` of the training run.
+        max_sessions: Largest number of sessions to encode.
     """
+    max_length, most_dropped = adapter.max_length, adapter.most_dropped
     counts = examination.token_counts.get(tokens.base_model)
     if tokens.renderer is None or tokens.folder is None or counts is None:
         return None
-    sampled = [session for session in examination.sample if session.session_id in trainable]
-    sampled = sampled or examination.sample
     lengths = examination.lengths[tokens.base_model]
+    counted = [session for session in examination.sample if session.session_id in lengths]
+    sampled = [session for session in counted if session.session_id in trainable] or counted
     lost = sum(lengths[session.session_id] > max_length for session in sampled)
     if lost > most_dropped * len(sampled):
         summary = summarize_lengths([lengths[session.session_id] for session in sampled])
@@ -183,7 +228,7 @@ def find_length_problem(
         )
         return LengthProblem(sentence, _propose_share(lost, len(sampled), summary, counts.context))
     fitting = [session for session in sampled if lengths[session.session_id] <= max_length]
-    return _find_refusal(fitting[:FIT_SESSIONS], examination, tokens, max_length, most_dropped)
+    return _find_refusal(fitting[:max_sessions], examination, tokens, max_length, most_dropped)
 
 
 def _propose_share(
@@ -244,7 +289,8 @@ def _count(session: SampledSession, tokens: BaseTokens, inferred: Sequence[Tool]
     tools = session.tools if session.has_own_tools else list(inferred)
     if tokens.renderer is not None:
         try:
-            return len(tokens.renderer.token_ids(tokens.renderer.render(session.messages, tools)))
+            text = tokens.renderer.render(session.messages, tools)
+            return tokens.renderer.token_counter.count(text)
         except Exception:  # a template is a program; the session would be dropped
             pass
     return math.ceil(session.characters / CHARACTERS_PER_TOKEN)

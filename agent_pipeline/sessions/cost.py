@@ -30,7 +30,7 @@ class Prices(msgspec.Struct, frozen=True):
 NO_PRICES = Prices()
 
 
-class TokenCounts(msgspec.Struct, frozen=True):
+class TokenUsage(msgspec.Struct, frozen=True):
     """The tokens of a session, or the mean tokens of several sessions.
 
     Attributes:
@@ -42,16 +42,16 @@ class TokenCounts(msgspec.Struct, frozen=True):
     output: float | None
 
 
-def read_tokens(usage: Mapping[str, int]) -> TokenCounts:
+def read_tokens(usage: Mapping[str, int]) -> TokenUsage:
     """Return the tokens of a session, given the counts of its store by name."""
-    return TokenCounts(_read_count(usage, _INPUT_TOKENS), _read_count(usage, _OUTPUT_TOKENS))
+    return TokenUsage(_read_count(usage, _INPUT_TOKENS), _read_count(usage, _OUTPUT_TOKENS))
 
 
 def _read_count(usage: Mapping[str, int], names: Iterable[str]) -> float | None:
     return next((float(usage[name]) for name in names if name in usage), None)
 
 
-def compute_cost(cost_usd: float | None, tokens: TokenCounts, prices: Prices) -> float | None:
+def compute_cost(cost_usd: float | None, tokens: TokenUsage, prices: Prices) -> float | None:
     """Return the cost of a session in US dollars; None if it is not known.
 
     Args:

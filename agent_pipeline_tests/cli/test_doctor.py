@@ -1,5 +1,7 @@
 """The command doctor: exit codes, JSON, and a path instead of settings."""
 
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import msgspec
@@ -7,7 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent_pipeline.cli.app import app
+from agent_pipeline.judging.labels import Labels
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness import doctor as doctor_room
+from agent_pipeline.readiness.examination import Examination
+from agent_pipeline.readiness.examination_pool import ExaminationPool
 from agent_pipeline.readiness.report import Readiness
 from agent_pipeline.readiness.token_counts import BaseTokens
 from agent_pipeline_tests.readiness.examined import chat, write_chats
@@ -71,6 +77,75 @@ def test_folder_of_several_stores(tmp_path: Path) -> None:
     report = msgspec.json.decode(run(str(tmp_path), "--json").stdout, type=Readiness)
     assert [agent.partition for agent in report.agents] == ["p/a", "p/b"]
     assert [Path(file).name for file in report.unknown] == ["notes.txt"]
+
+
+@pytest.fixture
+def many_agents(tmp_path: Path) -> Path:
+    """Thirty agents: agent 1 has the most good sessions, and ten agents have no verdict."""
+    chats = [
+        chat(f"s-{agent}-{number}", f"find thing {number} of {agent}")
+        | {"agent": f"a{agent:02}"}
+        | ({"judgment": "acceptable"} if agent < 20 else {})
+        for agent in range(30)
+        for number in range(60 if agent == 1 else 40 if agent < 20 else 3)
+    ]
+    return write_chats(tmp_path / "chats.jsonl", chats)
+
+
+class TestManyAgents:
+    def test_one_screen(self, many_agents: Path) -> None:
+        """The nearest agents come first, and the others are counted by reason."""
+        done = run(str(many_agents))
+        assert done.exit_code == 0 and "materialize p/a01" in done.stderr
+        lines = done.stdout.splitlines()
+        assert len(lines) <= 40
+        assert next(line[:5] for line in lines if line.startswith("p/")) == "p/a01"
+        assert "p/a25" not in done.stdout
+        (others,) = (line for line in lines if line.startswith("others"))
+        assert "25 agents" in others and "10 not yet" in " ".join(lines)
+
+    def test_one_agent_in_full(
+        self, many_agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The agent stands after the store, or alone if the settings name the store."""
+        after_store = run(str(many_agents), "p/a25", "--json")
+        assert after_store.exit_code == 1
+        report = msgspec.json.decode(after_store.stdout, type=Readiness)
+        assert [agent.partition for agent in report.agents] == ["p/a25"]
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "pipeline.toml").write_text(f'store = "{many_agents.name}"\n', "utf-8")
+        alone = run("p/a25", "--json")
+        assert alone.exit_code == 1
+        agents = msgspec.json.decode(alone.stdout, type=Readiness).agents
+        assert [agent.partition for agent in agents] == ["p/a25"]
+        assert run("p/a99").exit_code == 2
+
+    def test_processes_agree_with_one_process(
+        self, many_agents: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A large store is examined by several processes, and the report is the same."""
+        alone = msgspec.json.decode(run(str(many_agents), "--json").stdout, type=Readiness)
+        monkeypatch.setattr(doctor_room, "MIN_BYTES_FOR_PROCESSES", 1)
+        together = msgspec.json.decode(run(str(many_agents), "--json").stdout, type=Readiness)
+        for one, other in zip(alone.agents, together.agents, strict=True):
+            assert msgspec.structs.replace(one, training=None) == msgspec.structs.replace(
+                other, training=None
+            )
+
+    def test_killed_process(self, many_agents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """If a process of the pool is killed, this process examines the sessions."""
+
+        class BrokenPool(ExaminationPool):
+            def start(self, key: PartitionKey, labels: Labels) -> Callable[[], Examination]:
+                def collect() -> Examination:
+                    raise BrokenProcessPool
+
+                return collect
+
+        monkeypatch.setattr(doctor_room, "MIN_BYTES_FOR_PROCESSES", 1)
+        monkeypatch.setattr(doctor_room, "ExaminationPool", BrokenPool)
+        report = msgspec.json.decode(run(str(many_agents), "--json").stdout, type=Readiness)
+        assert len(report.agents) == 30 and not report.errors
 
 
 def test_prices(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from agent_pipeline.cli import init as init_module
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.starting_file import Choice
 from agent_pipeline.readiness import doctor as doctor_room
 from agent_pipeline.readiness.token_counts import BaseTokens
 from agent_pipeline_tests.readiness import examined
@@ -164,6 +165,18 @@ def test_several_stores_in_a_folder(project: Path) -> None:
     store = load_settings().store
     assert all(
         not Path(name).is_absolute() for name in ([store] if isinstance(store, str) else store)
+    )
+
+
+def test_settings_of_many_agents_are_named_once() -> None:
+    table = ("assets", "sft_adapter")
+    choices = [
+        Choice((), "store", "x"),
+        *(Choice(("agents", f"p/{n}", *table), "max_length", 4096) for n in range(3)),
+        Choice(("agents", "p/1"), "task_pattern", "x"),
+    ]
+    assert init_module.name_settings(choices) == (
+        "store, assets.sft_adapter.max_length of 3 agents, task_pattern of p/1"
     )
 
 
