@@ -2,7 +2,8 @@
 
 The sentence of a `PipelineError` says what is wrong, where, and what to do. The Dagster layer turns
 it into one `dg.Failure`, and the shell command into one line and exit code 1. A stack trace is for
-bugs of the pipeline only. Errors of one room that nobody outside catches stand in that room.
+bugs of the pipeline only. Errors that only one package raises and catches are defined in that
+package.
 """
 
 import errno

@@ -1,8 +1,8 @@
 """Types of JSON: what another program wrote, and what this package writes.
 
-`JsonObject` is for records that another program wrote: a trace store, a platform's server, a model.
-Their fields have any type until a reader has checked them. Rows, parameters and reports of this
-package have types of their own and never use `JsonObject`.
+`JsonObject` is for records of other programs, such as a trace store, a platform's server or a
+model. Their fields have any type until a reader has checked them. Rows, parameters and reports of
+this package have types of their own and never use `JsonObject`.
 """
 
 from typing import Any, TypeAlias

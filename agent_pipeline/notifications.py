@@ -1,8 +1,8 @@
 """Messages to people, sent by Apprise to the addresses in the setting `notify.urls`.
 
-A message leaves the machine, so it never holds what a user or an agent wrote. If something in a
-message looks private all the same, a pseudonym takes its place. Which events are
-worth a message is decided by the callers: `defs.automation` and `governance.champion_moves`.
+A message leaves the machine, so it never holds what a user or an agent wrote. If a text in a
+message still looks private, it is replaced by a pseudonym. Which events are worth a message is
+decided by the callers: `defs.automation` and `governance.champion_moves`.
 """
 
 import os

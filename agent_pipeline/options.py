@@ -1,7 +1,7 @@
 """Groups of options. Each option defines its type, default, bounds and meaning in one place.
 
 The settings file, run config, `--set`, notebooks and the documentation are derived from these
-models. Which options exist stands in `config.assets` and next to the code that uses them.
+models. The options themselves are in `config.assets` and next to the code that uses them.
 """
 
 import difflib
@@ -111,7 +111,7 @@ class Options(BaseModel):
 
         Args:
             values: The values by name.
-            prefix: What stands before the option's name in an error, such as `sft_adapter.`.
+            prefix: The text before the option's name in an error, such as `sft_adapter.`.
             where: The file that an error names.
 
         Raises:
@@ -220,7 +220,7 @@ def problem(
     Args:
         error: The error.
         model: The model that was validated.
-        prefix: What stands before the setting's name.
+        prefix: The text before the setting's name.
         where: The file that the sentence names.
     """
     first, *others = error.errors()

@@ -1,6 +1,6 @@
 """Loading of a user's code by name: an entry point of an installed package, or a dotted path.
 
-A module may lie in the folder of `pipeline.toml`, as a test may import from the folder of its
+A module may be in the folder of `pipeline.toml`, just as a test may import from the folder of its
 pytest configuration. The folder is searched last, so that no file in it hides an installed package,
 and only after the settings or the shell named some code.
 """
@@ -40,7 +40,7 @@ def load_plugin(
 
     Args:
         name: An entry point of the group, or a dotted path (`package.module:attribute`).
-        kind: What is loaded, as an error names it (`coreset strategy`).
+        kind: The name of the loaded object in error messages, such as `coreset strategy`.
         group: The group of entry points.
         known: Names that need no loading, for the hint of an error.
         folder: The folder of the user's modules, which is searched last. None means the folder of

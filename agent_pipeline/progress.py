@@ -1,7 +1,8 @@
 """Progress callbacks, with which long-running functions report their progress.
 
-A function takes a `Progress` and calls it as often as it likes. Whoever passed the callback decides
-what is shown. `throttled` is for listeners that should not get many lines, such as Dagster's log.
+A function takes a `Progress` and calls it as often as it likes. The code that passes the callback
+decides what is shown. `throttled` is for listeners that should not get many lines, such as
+Dagster's log.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The interval of a share, which any room may compute.
+"""The interval of a share, which any package may compute.
 
 Intervals of differences between models belong to `evaluation.paired`.
 """

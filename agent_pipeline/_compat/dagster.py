@@ -107,7 +107,7 @@ def execute_shell_run(
     config: Mapping[str, object],
     tags: Mapping[str, str],
 ) -> dg.JobExecutionResult:
-    """Run assets of a job in this process. The UI shows the run like its own runs.
+    """Run assets of a job in this process, and let the UI show the run like its own runs.
 
     `JobDefinition.execute_in_process` writes no logs of steps and gives a run no code location. The
     UI's home page, the sensors and the daemon then do not count the run.

@@ -25,7 +25,7 @@ Asset = TypeVar("Asset", bound=dg.AssetsDefinition)
 class Renaming:
     """New names for definitions that belong together.
 
-    `rename` returns copies. The definitions that it gets stay as they are.
+    `rename` returns copies. The original definitions are not changed.
 
     Args:
         rename: A function that returns the new name of a definition, an op or a resource.
@@ -89,7 +89,7 @@ class Renaming:
     def _rename_job(self, job: Job) -> Job:
         """Return a job with a new name, whose ops have new names, too.
 
-        In a run config of a job that is made of ops, the ops keep the names that they had.
+        In the run config of a job that consists of ops, the ops keep their original names.
         """
         if isinstance(job, UnresolvedAssetJobDefinition):
             return replace(job, name=self._rename(job.name))

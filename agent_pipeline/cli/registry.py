@@ -50,7 +50,7 @@ class Command:
 
     @property
     def epilog(self) -> str:
-        """The end of the help: the examples and the next step."""
+        """Return the end of the help: the examples and the next step."""
         title = "Example:" if len(self.examples) == 1 else "Examples:"
         examples = [f"{PROGRAM} {example}" for example in self.examples]
         next_step = f"Next: {PROGRAM} {fill(self.next_step, {})}"

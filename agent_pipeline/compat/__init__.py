@@ -4,7 +4,7 @@
 - `sage` trains and evaluates an agent's model, and collects runs of an agent.
 - `swink` exports scored runs.
 - `samples` reads training data, `models` loads models, and `examples` repairs and redacts
-  conversations that do not come from the lake. All systems share these modules.
+  conversations that do not come from the lake. All three systems share these modules.
 
-The graph is not here: assets call the rooms below themselves.
+The graph does not use `compat`: assets call the lower packages directly.
 """

@@ -41,7 +41,7 @@ class Example:
 
     @property
     def lineage(self) -> dict[str, str]:
-        """The columns that identify the session from which a row was made."""
+        """Return the columns that identify the session from which a row was made."""
         return {
             "session_id": self.session.session_id,
             "content_sha256": self.session.hash_content(),
@@ -198,6 +198,6 @@ def get_text(record: object, *names: str) -> str | None:
 
 
 def format_counts(counts: Mapping[str, int], *without: str) -> str:
-    """Return counts as text for an error, the largest count first: `unjudged 3, filtered 1`."""
+    """Return counts as text for an error, largest count first, such as `unjudged 3, filtered 1`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered if count and name not in without)

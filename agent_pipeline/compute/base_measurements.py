@@ -1,8 +1,9 @@
 """Measurements of the base model that are kept in the lake and reused by later nights.
 
-Each measurement is an artifact `base_measurements` of the agent's partition. The artifact that uses
-it names it as a parent, so `prune` keeps it as long. `forget` deletes a measurement that was made
-on a forgotten session. What is measured belongs to `evaluation` and `promotion`.
+Each measurement is an artifact `base_measurements` of the agent's partition. Each artifact that
+uses a measurement names it as a parent, so `prune` keeps the measurement as long as the artifact.
+`forget` deletes a measurement that was made on a forgotten session. What is measured belongs to
+`evaluation` and `promotion`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The tasks of coresets: losses and vectors of training rows, and the coreset of a compared method.
 
-How rows are chosen stands in the room `selection`.
+How rows are chosen belongs to the package `selection`.
 """
 
 import json

@@ -1,9 +1,10 @@
 """The parameters of the heavy tasks, and functions that open the lake and the models for a task.
 
 Parameters cross a process boundary as JSON: an asset sends them, and the worker decodes them. An
-unknown name is an error there, and so is a missing name. Whatever decides the result of a task has
-no default, so a caller that forgets it gets an error instead of another model. What a task computes
-from its parameters stands in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
+unknown name is an error there, and so is a missing name. A parameter that affects the result of a
+task has no default, so a caller that forgets it gets an error instead of another model. What a task
+computes from its parameters stands in `compute.tasks`, `compute.coresets` and
+`method_comparison.task`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> PartitionKey:
-        """The key of the agent's partition."""
+        """Return the key of the agent's partition."""
         return parse_key(self.partition)
 
     def open_lake(self) -> Lake:

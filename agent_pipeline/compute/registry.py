@@ -25,7 +25,8 @@ class BuiltResult(TypedDict):
     Attributes:
         identity: The identity of the artifact.
         reused: Whether it existed already.
-        report: The report in its manifest, as JSON. The room of the artifact has its type.
+        report: The report in its manifest, as JSON. The package that makes the artifact defines its
+            type.
     """
 
     identity: str

@@ -1,8 +1,8 @@
 """The heavy tasks of a nightly run: training, evaluation, export, episodes and comparisons.
 
 Each task reads its rows from the lake and runs in the worker process. What belongs here: opening
-the inputs, naming what an artifact is made from, and calling one function of a room. How a model is
-trained or scored stands in that room. The tasks of coresets stand in `compute.coresets`.
+the inputs, naming what an artifact is made from, and calling one function of another package. How a
+model is trained or scored belongs to that package. The tasks of coresets are in `compute.coresets`.
 """
 
 import json

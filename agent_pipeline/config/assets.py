@@ -1,7 +1,7 @@
 """The options of every asset, which a run config and `pipeline.toml` can set.
 
-`ASSETS` is the only list of them. Options that one room uses stand in that room, and the options of
-the whole pipeline in `config.settings`.
+`ASSETS` is the only list of these options. Options that only one package uses are defined in that
+package, and the options of the whole pipeline are in `config.settings`.
 """
 
 from typing import Any, Literal

@@ -1,7 +1,7 @@
 """Checks of the settings that run before any asset is built.
 
-They find values that only a room can judge, files that are missing, and agents that no store has.
-Checks of single values stand next to the setting.
+They find values that only the package that uses them can check, files that are missing, and agents
+that no store has. Checks of single values are next to the setting.
 """
 
 import re

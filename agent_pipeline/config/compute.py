@@ -31,7 +31,8 @@ ALL = "*"
 def _table(value: Any) -> Any:
     """Return the setting `compute` as a table.
 
-    One place stands for all assets, and a variable may hold the table as JSON.
+    If the setting is one place, it applies to all assets. An environment variable may hold the
+    table as JSON.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return json.loads(value)

@@ -27,7 +27,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
             lora_r = 8
 
     Raises:
-        SettingsError: the file is not TOML, or a name that must be a table is none.
+        SettingsError: the file is not TOML, or a name that must be a table is not a table.
     """
     path = config_file() or Path.cwd() / "pipeline.toml"
     try:

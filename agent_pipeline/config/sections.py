@@ -371,7 +371,7 @@ class SplitSettings(Section):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares of tasks for the splits `test` and `select`."""
+        """Return the shares of tasks for the splits `test` and `select`."""
         return {"test": self.test, "select": self.select}
 
 

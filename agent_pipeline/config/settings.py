@@ -302,7 +302,7 @@ class Settings(BaseSettings):
 
     @property
     def stores(self) -> list[Location]:
-        """The stores to read, with absolute paths. A store that is named twice is listed once."""
+        """Return the stores to read, with absolute paths, each store once."""
         named = [self.store] if isinstance(self.store, str) else self.store
         return list(dict.fromkeys(parse_location(location, self._home) for location in named))
 
@@ -369,7 +369,7 @@ class Settings(BaseSettings):
 
     @property
     def folder(self) -> Path:
-        """The folder from which relative paths start, and in which modules may lie."""
+        """Return the folder from which relative paths start, and in which modules may lie."""
         return self._home
 
     def preconditions(self, key: PartitionKey | None) -> dict[str, list[str]]:
@@ -411,7 +411,7 @@ class Settings(BaseSettings):
 
     @property
     def default_labels_path(self) -> Path:
-        """The folder for the labels of a review if the setting `labels` is empty."""
+        """Return the folder for the labels of a review if the setting `labels` is empty."""
         return self._absolute("labels")
 
     @property
@@ -422,17 +422,17 @@ class Settings(BaseSettings):
 
     @property
     def rubric_path(self) -> Path | None:
-        """The path of the user's rubric, or `None` to use the pipeline's own rubric."""
+        """Return the path of the user's rubric, or `None` to use the pipeline's own rubric."""
         return self._absolute(self.judge.rubric) if self.judge.rubric else None
 
     @property
     def llama_cpp_path(self) -> str:
-        """The llama.cpp checkout for converting models, or empty for the installed converter."""
+        """Return the llama.cpp checkout that converts models, or empty for the installed one."""
         return str(self._absolute(self.llama_cpp)) if self.llama_cpp else ""
 
     @property
     def split_sizes(self) -> SplitSizes:
-        """The shares of the tasks that are held out. Raises SettingsError."""
+        """Return the shares of the tasks that are held out. Raises SettingsError."""
         return SplitSizes(self.split.test, self.split.select).validated()
 
     @property

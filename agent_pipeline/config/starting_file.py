@@ -39,12 +39,12 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """The name of the setting with its tables, as in `split.select`."""
+        """Return the name of the setting with its tables, as in `split.select`."""
         return tomlkit.key([*self.table, self.name]).as_string()
 
     @property
     def line(self) -> str:
-        """The line of the file that sets the value."""
+        """Return the line of the file that sets the value."""
         return f"{tomlkit.key(self.name).as_string()} = {tomlkit.item(self.value).as_string()}"
 
 
@@ -85,7 +85,7 @@ def propose_file(text: str, choices: Sequence[Choice], path: Path) -> ProposedFi
         path: The path of the file, for errors.
 
     Raises:
-        SettingsError: The existing file is not TOML, or a name that must be a table is none.
+        SettingsError: The existing file is not TOML, or a name that must be a table is not a table.
     """
     if not text.strip():
         added = [choice for choice in choices if not choice.is_hint]

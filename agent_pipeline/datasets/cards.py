@@ -73,12 +73,12 @@ class Publication(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> PartitionKey | None:
-        """The partition key of the dataset, or None."""
+        """Return the partition key of the dataset, or None."""
         return parse_key(self.partition) if self.partition else None
 
     @property
     def title(self) -> str:
-        """The title of the dataset card."""
+        """Return the title of the dataset card."""
         return f"{self.partition} {self.asset}" if self.partition else self.asset
 
 

@@ -1,8 +1,8 @@
 """Unused tools that are added to a row, so that the set of tools differs from row to row.
 
 A model that always sees the same tools learns their places in the prompt, and calls an unknown tool
-that stands in such a place. An added tool must not make the row false: the agent was right not to
-call it. So a tool is added only if no text of the row mentions what the tool is about.
+that stands in such a place. A tool may be added only if the agent was right not to call it. So a
+tool is added only if no text of the row mentions the subject of the tool.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Joining of sessions: several sessions become one conversation of several requests.
 
 An agent's sessions often hold one request each. A model that was trained on them does not look up
-the facts of a second request. Sessions are joined only if nothing in them can contradict: they have
-the same system prompt and tools, different tasks, and no common ids, dates or calls. A joined row
-is used in training only. The rows of a data set and their lineage stay as they are.
+the facts of a second request. Sessions are joined only if they cannot contradict each other: they
+have the same system prompt and tools, different tasks, and no common ids, dates or calls. A joined
+row is used in training only. The rows of a data set and their lineage stay as they are.
 """
 
 import re
@@ -64,8 +64,8 @@ def join_sessions(
 ) -> list[JoinedRow]:
     """Join a share of the rows into rows of two or three sessions.
 
-    Each session is in exactly one of the returned rows. A joined row stands in the place of its
-    first session.
+    Each session is in exactly one of the returned rows. A joined row replaces the row of its first
+    session.
 
     Args:
         rows: SFT rows.
@@ -143,13 +143,13 @@ class _Session:
 
     @cached_property
     def frame(self) -> str:
-        """The system prompt and the tools as a text. Joined sessions have the same."""
+        """Return the system prompt and the tools as a text. Joined sessions have the same."""
         system = [message for message in self.row["messages"] if message["role"] == "system"]
         return dump_canonical_json([system, self.row.get("tools") or []])
 
     @cached_property
     def can_be_followed(self) -> bool:
-        """Whether the session ends with a trained answer that asks nothing.
+        """Return whether the session ends with a trained answer that asks nothing.
 
         If the system prompt may forbid to help two users in one conversation, nothing may follow.
         """
@@ -164,7 +164,7 @@ class _Session:
 
     @cached_property
     def can_follow(self) -> bool:
-        """Whether a user speaks first, and the only system message is the first message."""
+        """Return whether a user speaks first, and the only system message is the first message."""
         roles = [message["role"] for message in _drop_system(self.row["messages"])]
         return bool(roles) and roles[0] == "user" and "system" not in roles
 
@@ -177,7 +177,7 @@ class _Session:
 
     @cached_property
     def ids(self) -> set[str]:
-        """The values that look like ids, dates or addresses, except those of the system prompt."""
+        """Return the ids, dates and addresses of the session that are not in the system prompt."""
         system_text, texts = "", list_row_texts(self.row)
         if self.row["messages"] and self.row["messages"][0]["role"] == "system":
             system_text = self.row["messages"][0].get("content") or ""

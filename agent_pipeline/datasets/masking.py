@@ -126,7 +126,7 @@ class _NameChooser:
 
     Attributes:
         kind: What is named.
-        is_described: Whether a description tells what is named.
+        is_described: Whether a description explains the named tool or parameter.
         seed: The seed of the choice.
         is_similar: Whether another tool differs only in a verb of the same meaning. Then the verb
             must stay.

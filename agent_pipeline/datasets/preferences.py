@@ -175,17 +175,17 @@ class _PairCandidate:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """The session ids of the good and the bad trial."""
+        """Return the session ids of the good and the bad trial."""
         return self.chosen.session_id, self.rejected.session_id
 
     @property
     def width(self) -> float:
-        """The difference between the scores of the two trials, or 1 if a score is missing."""
+        """Return the difference between the scores of the trials, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     @property
     def length_difference(self) -> int:
-        """The difference between the lengths of the two trials in characters."""
+        """Return the difference between the lengths of the two trials in characters."""
         return abs(self.chosen.length - self.rejected.length)
 
 
@@ -202,7 +202,7 @@ class _ScoreGroup:
 
     @property
     def width(self) -> float:
-        """The difference between the two scores, or 1 if a score is missing."""
+        """Return the difference between the two scores, or 1 if a score is missing."""
         return _measure_width(self.margin)
 
     def list_candidates(self) -> Iterator[_PairCandidate]:

@@ -87,17 +87,17 @@ class TrainedRequests(msgspec.Struct, frozen=True):
 
     @property
     def system_prompt(self) -> str:
-        """The newest system prompt of the most frequent pattern."""
+        """Return the newest system prompt of the most frequent pattern."""
         return self.prompts[0].text if self.prompts else ""
 
     @property
     def usual_tools(self) -> list[Tool]:
-        """The most frequent set of tools."""
+        """Return the most frequent set of tools."""
         return self.tool_sets[0].tools if self.tool_sets else []
 
     @property
     def varying_values(self) -> list[str]:
-        """The parts of `system_prompt` that differ from session to session."""
+        """Return the parts of `system_prompt` that differ from session to session."""
         if not self.prompts:
             return []
         pattern = self.prompts[0]
@@ -110,7 +110,7 @@ class TrainedRequests(msgspec.Struct, frozen=True):
 
 
 class Request(NamedTuple):
-    """What an agent's session asked its model with: the system prompt and the tools."""
+    """The request of an agent's session to its model: the system prompt and the tools."""
 
     prompt: str
     tools: Sequence[Tool]
@@ -133,7 +133,7 @@ class RequestChange(msgspec.Struct, frozen=True):
 
     @property
     def is_minor(self) -> bool:
-        """Whether the model can be expected to do its job as before."""
+        """Return whether the model can be expected to do its job as before."""
         return self.kind == "wording"
 
     def __str__(self) -> str:

@@ -44,8 +44,9 @@ class VariedRow:
 
     Attributes:
         row: The row.
-        changes: What was changed: `permuted`, `masked` and `extended` are 1 if the row was. The
-            count `names_in_text` is the number of names that stay because a text mentions them.
+        changes: What was changed: `permuted`, `masked` and `extended` are 1 if this change was
+            made. The count `names_in_text` is the number of names that stay because a text mentions
+            them.
     """
 
     row: DatasetRow
@@ -53,7 +54,7 @@ class VariedRow:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the row differs from the original row."""
+        """Return whether the row differs from the original row."""
         return any(self.changes[name] for name in ("permuted", "masked", "extended"))
 
 
@@ -66,7 +67,7 @@ def vary_rows(
 ) -> list[VariedRow]:
     """Return the rows of an epoch, varied.
 
-    The rows of an optimizer step are varied alike. They still share the prefix with the tools,
+    All rows of an optimizer step get the same changes. They still share the prefix with the tools,
     which training then computes once.
 
     Args:

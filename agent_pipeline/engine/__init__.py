@@ -1,6 +1,6 @@
 """Fast computation with torch: shared prefixes, attention, scoring, and generation.
 
-This room changes when torch, transformers or the hardware changes. It computes what the libraries
-compute, faster, and each shortcut is compared with the library's own result. Training objectives
-belong to `training`, and quality measures to `evaluation`.
+This package changes when torch, transformers or the hardware changes. It computes the results of
+the libraries faster, and each faster computation is compared with the library's own result.
+Training objectives belong to `training`, and quality measures to `evaluation`.
 """

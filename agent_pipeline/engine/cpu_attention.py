@@ -1,8 +1,9 @@
 """Attention on a CPU by matrix products, without gradients.
 
 Heads that share keys and values are one matrix. PyTorch's fused kernel has a block of queries for
-each head, and computes what a mask hides. For one to three queries of 16 sequences of 450 tokens (9
-heads over 3, two cores) the kernel took 2.1 ms per layer, and the products 0.5 to 1.1 ms.
+each head, and also computes the products that a mask hides. For one to three queries of 16
+sequences of 450 tokens (9 heads over 3, two cores) the kernel took 2.1 ms per layer, and the
+products 0.5 to 1.1 ms.
 
 Two more things make attention fast here:
 
@@ -51,9 +52,9 @@ Converting all of 64 sequences at once took 1.25 times as long.
 class SharedPrefix:
     """The attention states of the tokens with which all sequences of a batch begin.
 
-    The shared prefix travels with the forward pass. Some models keep the argument to themselves, or
-    attend to something other than what the cache holds (latent attention). The layers of such
-    models are missing in `attended`.
+    The shared prefix travels with the forward pass. Some models do not pass on the argument, or
+    attend to states that are not in the cache (latent attention). The layers of such models are
+    missing in `attended`.
 
     Attributes:
         layers: The keys and values of each layer, (1, heads, tokens, size).
@@ -67,7 +68,7 @@ class SharedPrefix:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in the shared prefix."""
+        """Return the number of tokens in the shared prefix."""
         return int(self.layers[0][0].shape[2])
 
     @property

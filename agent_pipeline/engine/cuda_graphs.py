@@ -3,7 +3,7 @@
 A forward and backward pass of a small model is thousands of kernels of a few microseconds. Python
 starts them one by one while the GPU waits. A graph of them starts at once
 (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). The shapes of a graph are fixed,
-so trees are padded to few sizes. The padding is a run of its own: no other run sees it, and it
+so trees are padded to few sizes. The padding is a separate run: no other run sees it, and it
 predicts nothing.
 
 The loss itself belongs to `tree_loss`.

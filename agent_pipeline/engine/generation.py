@@ -2,12 +2,13 @@
 
 Five things make generation fast:
 
-- Nothing is read twice. That holds for what a model has read of a prompt before (`ReadTokens`), and
-  for the prefix that the prompts of a batch share (the system prompt and the tools, which are most
-  of an agent's prompt). On a CPU the states of a shared prefix exist once for all sequences.
+- No token is read twice. The states of a prompt that the model has read before are reused
+  (`ReadTokens`), and so are the states of the prefix that the prompts of a batch share (the system
+  prompt and the tools, which are most of an agent's prompt). On a CPU the states of a shared prefix
+  exist once for all sequences.
 - A sequence leaves the batch as soon as it has stopped.
-- Each sequence has its own limit. An untrained model that rambles does not ramble to the longest
-  limit of all.
+- Each sequence has its own limit. So if an untrained model does not stop, it stops at this limit,
+  and not at the longest limit of the batch.
 - Keys and values are written in place.
 - A pass also reads the tokens that may come next: those that followed the last two tokens before
   (prompt lookup decoding, Saxena 2023). Wrong guesses are dropped, so the answers are those of
@@ -97,7 +98,7 @@ def generate(
         limits: The largest number of new tokens for each prompt.
         stops: Tokens that end an answer. A stop token is not part of the answer.
         progress: Is called after each batch.
-        read: What the model has read of the beginning of each prompt, if anything.
+        read: The states of the beginning of each prompt, if the model has read it before.
         keep: If given, this list is filled with what the model has read of each prompt and answer.
 
     Returns:
@@ -280,7 +281,7 @@ class _Sequence:
 
     @property
     def room(self) -> int:
-        """The number of tokens that may still be added to the answer."""
+        """Return the number of tokens that may still be added to the answer."""
         return self._limit - len(self._answer)
 
     def append(self, token: int) -> None:
@@ -360,7 +361,7 @@ class _BatchState:
 
     @property
     def prefix_tokens(self) -> int:
-        """The number of tokens in the shared prefix."""
+        """Return the number of tokens in the shared prefix."""
         return self.prefix.tokens if self.prefix else 0
 
 

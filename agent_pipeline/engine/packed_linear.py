@@ -1,9 +1,10 @@
 """Fast products of a model's linear modules on a CPU, with packed weights.
 
-**Packed weights.** PyTorch hands oneDNN a weight as it lies in memory, and oneDNN lays the weight
-out again for each product. Here a frozen bfloat16 weight is laid out once. With SmolLM2-135M on 2
-cores, all products of 640 tokens took 0.82 of the time, and those of 32 tokens 0.66, with
-bit-identical results. This costs the memory of the weight once more, and in training twice more.
+**Packed weights.** PyTorch gives oneDNN a weight in its usual memory layout, and oneDNN changes the
+layout again for each product. Here, the layout of a frozen bfloat16 weight is changed only once.
+With SmolLM2-135M on 2 cores, all products of 640 tokens took 0.82 of the time, and those of 32
+tokens 0.66, with bit-identical results. This costs the memory of the weight once more, and in
+training twice more.
 
 **LoRA.** PEFT computes `base(x) + lora_B(lora_A(x)) * scaling` operation by operation. The scaled
 product and the sum are separate tensors of the output's size, forward and backward, and x is copied

@@ -2,8 +2,8 @@
 
 A loss is a mean negative log-likelihood in nats. A prefix that rows share (an agent's system prompt
 and tools) goes through the model once (`prefix_tree`), without padding. The output head is applied
-at the trained positions only. A model with windows or states reads whole trees, in one pass each.
-A model that cannot follow a tree reads row by row.
+at the trained positions only. A model with windows or states reads whole trees, in one pass each. A
+model that cannot be computed as a tree reads row by row.
 
 Losses with gradients belong to `tree_loss`; which rows are chosen by their loss belongs to
 `selection`.
@@ -107,7 +107,7 @@ class ReadTokens:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the attention states in bytes."""
+        """Return the memory of the attention states in bytes."""
         return sum(states.nbytes for layer in self.layers for states in layer)
 
 

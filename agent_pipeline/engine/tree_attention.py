@@ -1,10 +1,10 @@
 """Attention along a prefix tree: each token sees itself and its ancestors, but no other rows.
 
 A tree lies in a sequence in depth-first order, as runs of nodes without a fork. The queries of a
-run meet the keys of the runs above it and its own only, so pairs of tokens of different rows cost
-nothing. On a GPU one kernel attends for all runs (`varlen_attention`). Elsewhere each run is
-computed by itself, and so is a layer with a window that is shorter than a row: a window counts the
-tokens of the row, not the tokens that lie before in the sequence.
+run are multiplied only with the keys of this run and of the runs above it. So pairs of tokens of
+different rows cost nothing. On a GPU one kernel attends for all runs (`varlen_attention`).
+Elsewhere each run is computed by itself, and so is a layer with a window that is shorter than a
+row: a window counts the tokens of the row, and not the earlier tokens of the sequence.
 
 Layouts belong to `tree_layout`, and attention without gradients to `cpu_attention`.
 """

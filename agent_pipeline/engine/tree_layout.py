@@ -62,12 +62,12 @@ class Layout:
 
     @cached_property
     def lengths_above(self) -> list[int]:
-        """The number of nodes above each run."""
+        """Return the number of nodes above each run."""
         return [sum(self.run_lengths[run] for run in runs_above) for runs_above in self.ancestors]
 
     @cached_property
     def longest_path(self) -> int:
-        """The number of nodes on the longest path from a root to a leaf."""
+        """Return the number of nodes on the longest path from a root to a leaf."""
         if self.fixed is not None:
             return self.fixed.most_keys
         path_ends = zip(self.run_lengths, self.lengths_above, strict=True)
@@ -75,7 +75,7 @@ class Layout:
 
     @cached_property
     def parents(self) -> list[int | None]:
-        """The run above each run; None for the first run of a row."""
+        """Return the run above each run; None for the first run of a row."""
         return [runs_above[-1] if runs_above else None for runs_above in self.ancestors]
 
     def count_pairs(self, window: int | None) -> int:

@@ -1,7 +1,7 @@
 """Which models can be read as a prefix tree with the results of their rows, and why others cannot.
 
 A model is read as a tree only if each kind of its layers is known. An unknown kind of layer is a
-reason to read row by row. How layers follow a tree belongs to `tree_attention` and `tree_states`.
+reason to read row by row. How layers compute a tree belongs to `tree_attention` and `tree_states`.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
 """The confidence of a model in its turns, measured from the log-probabilities of its tokens.
 
-The words before a call settle the call. A token of the call itself is therefore likely even if the
-call is wrong, and only the words tell a wrong write from a right write. The player of an endpoint
-reads the log-probabilities (`players`), and the figures of all episodes are in
-`reports.confidence_report`.
+The words before a call already determine the call. A token of the call itself is therefore likely
+even if the call is wrong, and only the words distinguish a wrong write from a right write. The
+player of an endpoint reads the log-probabilities (`players`), and the figures of all episodes are
+in `reports.confidence_report`.
 """
 
 import math
@@ -53,12 +53,12 @@ class TurnConfidence(msgspec.Struct, frozen=True):
 
     @property
     def is_unsure(self) -> bool:
-        """Whether a token of the turn has a probability below `UNSURE_PROBABILITY`."""
+        """Return whether a token of the turn has a probability below `UNSURE_PROBABILITY`."""
         return self.least < math.log(UNSURE_PROBABILITY)
 
 
 class ScoredWrite(NamedTuple):
-    """The confidence of an episode's least sure turn that writes, and whether it wrote wrongly."""
+    """The confidence of an episode's least confident write, and whether a write was wrong."""
 
     confidence: float
     is_wrong: bool
@@ -139,9 +139,9 @@ def count_word_tokens(tokens: Sequence[TokenScore], words: str) -> int:
 def choose_threshold(writes: Sequence[ScoredWrite], most_wrong: int = 0) -> float:
     """Return the smallest threshold that lets at most `most_wrong` wrong writes pass.
 
-    A write passes if its confidence is at least the threshold. Choose the threshold on other tasks
-    than the tasks on which you measure it. A confidence below that of every measured write does not
-    pass either, because nothing is known about it.
+    A write passes if its confidence is at least the threshold. Choose the threshold on some tasks,
+    and measure it on other tasks. A write with a lower confidence than every measured write does
+    not pass, because nothing is known about such writes.
 
     Args:
         writes: The measured writes.

@@ -125,7 +125,7 @@ class Episode:
         prompt_tokens: The number of tokens of all prompts together.
         tokens: The number of tokens that the model wrote.
         unended: The number of replies that the token limit cut off.
-        variant: The variant in which the task was played; empty for the task as it is.
+        variant: The variant in which the task was played; empty for the original task.
         change: What a variant of every world changed in the request, as one line of text.
         unused_calls: The number of calls of a tool that the variant added.
         messages: The whole conversation, as the model saw it.
@@ -188,7 +188,7 @@ class _Task:
 
     @property
     def variant(self) -> str:
-        """The variant in which the task is played; empty for the task as it is."""
+        """Return the variant in which the task is played; empty for the original task."""
         return str(self.row.get(VARIANT) or "")
 
 
@@ -308,8 +308,9 @@ def fresh_task_id(task_key: str, seed: int | None) -> str:
 
 
 def played_task(task_id: str) -> re.Match[str] | None:
-    """If a session played a fresh task, return a regex match with the task and the seed as groups 1
-    and 2.
+    """Return a regex match with a fresh task and its seed as groups 1 and 2.
+
+    Return None if the id does not belong to a session that played a fresh task.
     """
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 

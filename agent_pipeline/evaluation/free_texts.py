@@ -1,7 +1,7 @@
 """The arguments of writes that are free texts, such as the subject of a message.
 
-Whether a write in other words is the same write belongs here. What an answer to the user says
-belongs to `wording`.
+This module decides whether two writes with different words are the same write. The words of an
+answer to the user belong to `wording`.
 """
 
 from collections import defaultdict

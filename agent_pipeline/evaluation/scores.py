@@ -1,8 +1,8 @@
 """The scores of one model on turns, losses and episodes, which are compared with another model's
 scores.
 
-Single answers are scored in `answer_scoring`. Decisions from two models' scores are made in the
-room `promotion`.
+Single answers are scored in `answer_scoring`. The package `promotion` makes decisions from two
+models' scores.
 """
 
 import msgspec
@@ -56,9 +56,9 @@ class EpisodeScore(msgspec.Struct, frozen=True):
         must_act: Whether the task asks for a change; `None` if the world does not say.
         cut_off: Whether the model's last message was cut off before any harm was seen. The episode
             may then hide harm, so `harmed` is `None`.
-        variant: The variant in which the task was played; empty for the task as it is.
+        variant: The variant in which the task was played; empty for the original task.
         deviation: In a replayed world, the model's first turn that differs from every recording, so
-            that nobody knows how the task goes on; empty if the episode is settled.
+            that it is unknown how the task continues; empty if the episode is settled.
     """
 
     task: str
@@ -73,7 +73,7 @@ class EpisodeScore(msgspec.Struct, frozen=True):
 
     @property
     def undecided(self) -> bool:
-        """Return whether a replayed world did not know how the task goes on.
+        """Return whether a replayed world did not know how the task continues.
 
         Then `done` is false, although the task may be done.
         """

@@ -1,15 +1,16 @@
-"""A test that may be looked at every night: whether the mean of a stream of values exceeds a limit.
+"""A sequential test whose result may be read every night: does the mean of a stream of values
+exceed a limit?
 
 An ordinary test has its error rate only if it is made once, at a size that was fixed before. The
 test of this module is *always valid*: the chance that it ever raises a false alarm is at most its
 error rate, however often and however long somebody looks.
 
 The test bets against the statement "the mean is at most the limit". If the statement is true, no
-bet can be expected to win, so the capital of the gambler seldom becomes large: the chance that it
-ever reaches 1 / error is at most the error rate (Ville, Étude critique de la notion de collectif,
-1939). The bets are those of Waudby-Smith and Ramdas (Estimating means of bounded random variables
-by betting, Journal of the Royal Statistical Society B 86, 2024). The capital is divided evenly
-among gamblers who always bet the same share, so no share has to be chosen (the method of mixtures:
+bet wins on average, so the capital of the gambler seldom becomes large: the chance that it ever
+reaches 1 / error is at most the error rate (Ville, Étude critique de la notion de collectif, 1939).
+The bets are those of Waudby-Smith and Ramdas (Estimating means of bounded random variables by
+betting, Journal of the Royal Statistical Society B 86, 2024). The capital is divided evenly among
+gamblers who always bet the same share, so no share has to be chosen (the method of mixtures:
 Robbins, Statistical methods related to the law of the iterated logarithm, Annals of Mathematical
 Statistics 41, 1970).
 

@@ -113,7 +113,7 @@ class Transcript(TypedDict):
 
     Attributes:
         player: The player: `model`, `base` or `recorded`.
-        variant: The variant in which the task was played; empty for the task as it is. Older
+        variant: The variant in which the task was played; empty for the original task. Older
             versions did not write it.
         acted_early: As in `Episode`; older versions did not write it.
         said_wrong: As in `Episode`; older versions did not write it.

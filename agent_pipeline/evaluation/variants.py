@@ -1,8 +1,8 @@
 """The variants in which tasks are played again: the request is changed, and the task stays.
 
-A model may be right only where everything is as in its training. This module has the variants that
-work for every world, because they change only what the model sees. A world may offer more variants
-(`worlds.OffersVariants`). The module `episodes` plays the episodes.
+A model may be right only if everything is the same as in its training. This module has the variants
+that work for every world, because they change only what the model sees. A world may offer more
+variants (`worlds.OffersVariants`). The module `episodes` plays the episodes.
 """
 
 import re

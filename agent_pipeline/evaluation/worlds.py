@@ -187,7 +187,7 @@ class RunsCalls(Protocol):
 
 @dataclass(frozen=True)
 class Unsettled:
-    """The reason why a world cannot tell how a task goes on.
+    """The reason why a world does not know how a task continues.
 
     Attributes:
         kind: The kind of the model's first turn that differs from every recording.
@@ -202,7 +202,7 @@ class Unsettled:
 
 @runtime_checkable
 class MayNotSettle(Protocol):
-    """A world that cannot always tell how a task goes on.
+    """A world that does not always know how a task continues.
 
     An episode ends as soon as `unsettled` is set, and has no verdict. `sources` names the session
     that each result and each reply of the user comes from, in order.
@@ -314,7 +314,7 @@ def task_outcome(world: World) -> TaskOutcome:
 
 
 def find_unsettled(world: World) -> Unsettled | None:
-    """Return why a world cannot tell how the task goes on, or `None` if it can."""
+    """Return why a world does not know how the task continues, or `None` if it does."""
     return world.unsettled if isinstance(world, MayNotSettle) else None
 
 

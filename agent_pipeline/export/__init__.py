@@ -5,5 +5,5 @@ like the trained model.
 logits. `converter` runs llama.cpp's own script as a subprocess. `llama` loads a file in a real
 llama.cpp. `parity` compares its template, tokens and greedy answers with those of transformers.
 `ollama` writes the Modelfile and registers the model with Ollama. The decision to serve an export
-is in the room `promotion`.
+is in the package `promotion`.
 """

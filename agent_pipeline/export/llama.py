@@ -141,7 +141,7 @@ class ListenAt:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
+        """Return the URL of the server."""
         return (
             f"http://[{self.host}]:{self.port}"
             if ":" in self.host

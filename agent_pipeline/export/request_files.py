@@ -1,4 +1,4 @@
-"""The files that tell a client what a served model was trained for.
+"""The files that show a client the requests that a served model was trained for.
 
     system_prompt.txt   the system prompt of training
     tools.json          the tools of training, in the order of training
@@ -54,7 +54,9 @@ print(answer.choices[0].message.to_json())
 
 
 def make_request_files(key: PartitionKey, requests: TrainedRequests | None) -> dict[str, str]:
-    """Return the texts of the files by name. Without a record of the requests, there are none."""
+    """Return the texts of the files by name. Without a record of the requests, no files are
+    returned.
+    """
     if requests is None:
         return {}
     example = _EXAMPLE.format(

@@ -41,8 +41,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         training: The loss and the rows of the last training, in words.
         model: The champion, the latest export and the decision; null if nothing was exported.
         waits: What waits for a person, one sentence each.
-        changed_requests: What the newest sessions ask that a model was not trained for, one
-            sentence per model.
+        changed_requests: How the newest sessions differ from the requests that a model was trained
+            for, one sentence per model.
         next_step: The next sensible command, without the name of the program.
     """
 

@@ -8,8 +8,8 @@
   manifests of models, an alias takes the place of the id.
 
 The block list comes first, so that no later reading brings a session back. The table `sessions`
-comes last. Each file is replaced in one step. A killed run leaves enough behind to be run again,
-and the second run completes it.
+comes last. Each file is replaced in one step. If a run is killed, a second run with the same ids
+completes the work.
 
 The sessions stay in the weights of models, so the models that were trained on them are listed and
 have to be trained again. The store, and what people keep themselves (labels, review files,

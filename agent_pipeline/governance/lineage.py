@@ -478,7 +478,8 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
             eight or more digits of its identity.
 
     Raises:
-        DataError: the lake has no such model, or more than one whose identity begins so.
+        DataError: the lake has no such model, or more than one whose identity begins with these
+            digits.
     """
     path = UPath(model)
     models = {

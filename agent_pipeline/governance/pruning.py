@@ -77,7 +77,7 @@ class StoredArtifact:
 
     @property
     def identity(self) -> str:
-        """The identity of the artifact."""
+        """Return the identity of the artifact."""
         return self.manifest["identity"]
 
 
@@ -95,7 +95,7 @@ class UnnamedArtifacts(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of unused artifacts."""
+        """Return the number of unused artifacts."""
         return len(self.artifacts) + len(self.unreadable)
 
     def describe(self, partition: PartitionKey) -> Iterator[Unnamed]:
@@ -234,7 +234,7 @@ def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifa
 
     Exports come first, because only an export can be promoted. Every other artifact comes before
     the artifacts that it was made from. If the deletion is killed, no export is left without its
-    adapter or without the episodes that speak against it.
+    adapter or without its episodes, which may show harm.
     """
     named = _named(lake, stored, keep)
     unnamed = {name: item for name, item in stored.by_identity.items() if name not in named}

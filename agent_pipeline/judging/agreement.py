@@ -34,12 +34,12 @@ class AgreementRow:
 
     @property
     def sessions(self) -> int:
-        """The number of sessions that both people and the judge have judged."""
+        """Return the number of sessions that both people and the judge have judged."""
         return self.both_acceptable + self.both_unacceptable + self.too_kind + self.too_strict
 
     @property
     def share(self) -> float:
-        """The share of the jointly judged sessions on which people and the judge agree."""
+        """Return the share of the jointly judged sessions on which people and the judge agree."""
         return (self.both_acceptable + self.both_unacceptable) / self.sessions
 
 

@@ -67,7 +67,7 @@ class Annotation(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> Mark:
-        """What the annotator decided."""
+        """Return what the annotator decided."""
         if self.skipped:
             return "skip"
         return next((mark for mark in get_args(Mark) if mark == self.judgment), "")
@@ -121,7 +121,7 @@ def append_annotation(path: Path, annotation: Annotation) -> None:
     """Append a line to a label file, and wait until the disk has it.
 
     A killed process leaves a whole line or no line. If a power failure has cut off the last line,
-    the next line still begins on a line of its own.
+    the next judgment still begins on a new line.
 
     Args:
         path: The file. It is made if it is missing.

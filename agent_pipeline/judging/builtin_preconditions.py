@@ -69,12 +69,12 @@ class Record:
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """The numbers of the record by name (`name_numbers`)."""
+        """Return the numbers of the record by name (`name_numbers`)."""
         return name_numbers(self.content)
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words of the record in lower case, without the names of its fields."""
+        """Return the words of the record in lower case, without the names of its fields."""
         return frozenset(
             word.casefold() for text in _list_texts(self.content) for word in _WORD.findall(text)
         )

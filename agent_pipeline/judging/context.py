@@ -45,7 +45,7 @@ class EvaluationContext:
 
     @cached_property
     def results(self) -> list[str]:
-        """The text of every tool result, in the order of the session."""
+        """Return the text of every tool result, in the order of the session."""
         return [message["content"] for message in self.messages if message["role"] == "tool"]
 
     @cached_property
@@ -55,7 +55,7 @@ class EvaluationContext:
 
     @cached_property
     def last_spoken(self) -> Message | None:
-        """The last message, not counting system messages and user messages at the end."""
+        """Return the last message, not counting system messages and user messages at the end."""
         for message in reversed(self.messages):
             if message["role"] not in ("system", "user"):
                 return message
@@ -63,7 +63,7 @@ class EvaluationContext:
 
     @cached_property
     def final_answer(self) -> str:
-        """The last text that the agent wrote, or an empty text.
+        """Return the last text that the agent wrote, or an empty text.
 
         It is empty if the agent called a tool in its last message, or if a tool result is last.
         User messages at the end are ignored.

@@ -143,7 +143,7 @@ class Curation:
 
     @property
     def kept_by_served_model(self) -> int:
-        """The number of good sessions that a model of the lake answered, at least in part."""
+        """Return the number of good sessions with answers of a model of the lake."""
         return sum(
             decision.reason is None and decision.session_id in self.by_served_model
             for decision in (self.decisions if self.by_served_model else ())
@@ -151,12 +151,12 @@ class Curation:
 
     @property
     def reasons(self) -> list[str]:
-        """The drop reason of every session, or `kept` if the session is good."""
+        """Return the drop reason of every session, or `kept` if the session is good."""
         return [decision.reason.value if decision.reason else "kept" for decision in self.decisions]
 
     @property
     def counts_with_detail(self) -> Counter[str]:
-        """The number of sessions for each drop reason, including its detail.
+        """Return the number of sessions for each drop reason, including its detail.
 
         The name of the damage or the measure follows the reason after a colon.
         """

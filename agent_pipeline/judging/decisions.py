@@ -77,7 +77,7 @@ class CurationDecision:
 
     @property
     def use(self) -> SessionUse:
-        """The use of the session that curation permits."""
+        """Return the use of the session that curation permits."""
         if self.reason is None:
             return SessionUse.POSITIVE
         if self.reason is DropReason.UNACCEPTABLE:
@@ -121,7 +121,7 @@ class CurationCandidate:
 
     @property
     def session_id(self) -> str:
-        """The id of the session."""
+        """Return the id of the session."""
         return self.decision.session_id
 
 

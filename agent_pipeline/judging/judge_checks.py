@@ -89,12 +89,12 @@ class JudgeCheck(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the verdicts of the judge count as verified."""
+        """Return whether the verdicts of the judge count as verified."""
         return self.low >= self.least_precision
 
     @property
     def precision(self) -> float | None:
-        """The estimated precision, or `None` without labels."""
+        """Return the estimated precision, or `None` without labels."""
         return self.correct / self.labels if self.labels else None
 
     def describe(self) -> str:

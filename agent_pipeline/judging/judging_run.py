@@ -143,7 +143,7 @@ class JudgingRun:
 
     @property
     def trusted(self) -> Collection[str] | None:
-        """The groups of machine judges that passed their check; `None` without checks."""
+        """Return the groups of machine judges that passed their check; `None` without checks."""
         if self.checks is None:
             return None
         return {check.judge for check in self.checks if check.passed}
@@ -194,7 +194,7 @@ class JudgingRun:
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:
         """Collect the opinions of all judges on a session, except for the language model's answer.
 
-        The language model is asked, but its answer is not awaited.
+        The question is sent to the language model, but the function does not wait for the answer.
         """
         context = EvaluationContext.from_session(session)
         self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())

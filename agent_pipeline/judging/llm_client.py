@@ -156,7 +156,7 @@ class Spend:
 
     @property
     def usd(self) -> float:
-        """The US dollars spent so far, or 0 if the endpoint has no prices."""
+        """Return the US dollars spent so far, or 0 if the endpoint has no prices."""
         return self._compute_price(self.input_tokens, self.output_tokens)
 
     def _compute_price(self, input_tokens: int, output_tokens: int) -> float:

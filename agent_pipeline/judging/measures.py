@@ -138,7 +138,7 @@ def parse_measure(
     Args:
         text: The text.
         registered: The functions that can be named without a dotted path.
-        kind: What is parsed, as an error names it.
+        kind: The name of the parsed text in error messages.
         entry_points: The group of entry points that can be named.
         folder: The folder of the user's modules (`load_plugin`).
 

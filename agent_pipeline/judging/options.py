@@ -122,7 +122,7 @@ class JudgingOptions(Options):
 
     @property
     def policy(self) -> VerdictPolicy:
-        """The rules that define which judge decides on a session.
+        """Return the rules that define which judge decides on a session.
 
         SettingsError is raised if the rules contradict each other.
         """
@@ -136,5 +136,5 @@ class JudgingOptions(Options):
 
     @property
     def limits(self) -> SpendLimits:
-        """The spend limits of the language model."""
+        """Return the spend limits of the language model."""
         return SpendLimits(self.llm_max_requests, self.llm_max_tokens, self.llm_max_usd)

@@ -37,7 +37,7 @@ class BrokenPrecondition:
 
     @property
     def name(self) -> str:
-        """The tool and the precondition, such as `refund: looked_up('find_orders', 'order')`."""
+        """Return the tool and the precondition: `refund: looked_up('find_orders', 'order')`."""
         return f"{self.tool}: {self.precondition}"
 
     def __str__(self) -> str:

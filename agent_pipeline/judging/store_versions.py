@@ -95,7 +95,7 @@ class StoreVersions:
 
     @property
     def look(self) -> int:
-        """The number of this check of the store."""
+        """Return the number of this check of the store."""
         return self._memory.look
 
     def find_version_in_time(self, key: PartitionKey) -> StoreVersion | None:

@@ -228,7 +228,7 @@ class VerdictPolicy:
 
     @property
     def groups(self) -> list[list[str]]:
-        """The judges in the order in which they decide, as groups.
+        """Return the judges in the order in which they decide, as groups.
 
         Judges that decide together are in the same list.
         """
@@ -236,7 +236,7 @@ class VerdictPolicy:
 
     @property
     def machine_groups(self) -> list[list[str]]:
-        """The groups of judges that need a check against people's labels."""
+        """Return the groups of judges that need a check against people's labels."""
         return [group for group in self.groups if is_machine(group)]
 
     def find_machine_verdict(self, opinions: Mapping[str, Opinion]) -> MachineVerdict | None:

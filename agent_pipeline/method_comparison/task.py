@@ -92,7 +92,7 @@ class TrainedMethod:
 
 @task(7, CompareMethodsParams, MODELS)
 def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -> Result:
-    """Train each method with several seeds, measure all methods alike, and write a report.
+    """Train each method with several seeds, measure all methods equally, and write a report.
 
     If a comparison is killed, the next call resumes it at the training run that was interrupted.
     """

@@ -71,12 +71,12 @@ class ChatRenderer:
 
     @cached_property
     def stop_ids(self) -> set[int]:
-        """The ids of the tokens that end an assistant turn in the chat template."""
+        """Return the ids of the tokens that end an assistant turn in the chat template."""
         return set(self.tokenizer.convert_tokens_to_ids(list(self.template.stops)))
 
     @cached_property
     def answer_end_ids(self) -> set[int]:
-        """The ids of the tokens at which generation ends: the stop tokens and the end of a text."""
+        """Return the ids of the tokens that end generation: stop tokens and the end of a text."""
         return self.stop_ids | {self.tokenizer.eos_token_id} - {None}
 
     def render(
@@ -87,8 +87,8 @@ class ChatRenderer:
     ) -> str:
         """Render a conversation as text. Special tokens that users typed are marked as plain text.
 
-        Only the last message shows its thought, and only if the template shows thoughts: clients
-        do not send back what a model thought before its earlier messages.
+        Only the last message shows its thought, and only if the template shows thoughts: clients do
+        not send back the thoughts of earlier messages.
 
         Args:
             messages: The conversation.

@@ -39,7 +39,7 @@ class Device:
 
     @property
     def number_format(self) -> str:
-        """The device and the number format of the weights.
+        """Return the device and the number format of the weights.
 
         They determine the results up to rounding.
         """
@@ -47,7 +47,7 @@ class Device:
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The number format of the base model's weights. LoRA weights are always float32."""
+        """Return the number format of the base model's weights. LoRA weights are always float32."""
         import torch
 
         return torch.bfloat16 if self.bf16 else torch.float32

@@ -1,8 +1,8 @@
 """Rendering of a conversation as text, by calling a chat template with messages that it accepts.
 
-The canonical form keeps a call's arguments as a JSON string. Templates take an object (most of
-them), that string (some), or either (ours). Which of these is a fact about the template, which
-`template_probe` finds.
+The canonical form keeps a call's arguments as a JSON string. Most templates take an object, some
+take that string, and our template takes both. `template_probe` finds out which form a template
+takes.
 
 Numbers: the call that is trained is written as it was recorded. What comes before that call
 (earlier calls, the tools' schemas) is written as llama.cpp's server writes it. A template that

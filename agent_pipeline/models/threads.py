@@ -99,8 +99,8 @@ def list_thread_counts(limit: int) -> list[int]:
 def measure_rates(counts: Sequence[int], bf16: bool) -> dict[int, float]:
     """Measure the rate of a short matrix product for several numbers of threads.
 
-    The numbers take turns, so that all of them meet the same load. PyTorch's number of threads is
-    afterwards what it was before.
+    The numbers take turns, so that all of them meet the same load. Afterwards, PyTorch's number of
+    threads is the same as before.
 
     Args:
         counts: The numbers of threads.
@@ -200,7 +200,7 @@ class ThreadControl:
         )
 
     def forget_use(self) -> None:
-        """Begin new means for `use`. The time of a step begins anew, too."""
+        """Begin new means for `use`. The usual time of a step is also forgotten."""
         self._seconds = self._thread_seconds = self._operations = 0.0
         self._counted_until = self._clock()
         self._step_began, self._step_seconds = None, []
@@ -239,12 +239,12 @@ class ThreadControl:
 def let_idle_threads_sleep() -> None:
     """Let threads that wait for each other sleep soon. Call this before PyTorch is imported.
 
-    Waiting threads that spin take the cores from others: beside a second process of PyTorch,
-    training was ten times slower. But a step of a small model has thousands of products, and a
-    token of llama.cpp hundreds of barriers. Sleep at each barrier took two thirds of a token's
-    time. So threads spin for a moment first. With a count of 2000 instead of 1000, a training alone
-    is a tenth faster, and two trainings side by side have 0.8 of the speed. With 5000 they have
-    0.55, and with 30000 they have 0.15.
+    Waiting threads that spin take cores from other processes. For example, training was ten times
+    slower next to a second process of PyTorch. But a step of a small model has thousands of
+    products, and a token of llama.cpp hundreds of barriers. Sleep at each barrier took two thirds
+    of a token's time. So threads spin for a moment first. With a count of 2000 instead of 1000, a
+    training alone is a tenth faster, and two trainings side by side have 0.8 of the speed. With
+    5000 they have 0.55, and with 30000 they have 0.15.
 
     Variables that the user has set are kept.
     """

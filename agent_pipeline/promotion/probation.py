@@ -1,11 +1,9 @@
 """Probation: an automatically promoted champion is compared with the previous champion.
 
-A probation lasts for some nights.
-
-Both are compared on the tasks that are newer than the training of both. If a check contradicts the
-promotion, it is written into the ledger before the champion moves. So if a rollback is killed
-between the two steps, the next run completes it. A check uses the yearly error budget, like a
-decision.
+A probation lasts for some nights. The two models are compared on the tasks that are newer than the
+training of both. If a check contradicts the promotion, it is written into the ledger before the
+champion moves. So if a rollback is killed between the two steps, the next run completes it. A check
+uses the yearly error budget, like a decision.
 
 The sessions of production may contradict the promotion too (`production`), as long as the champion
 is served.

@@ -111,7 +111,7 @@ class ProductionOptions(Options):
 
     @property
     def prices(self) -> Prices:
-        """The prices of both models."""
+        """Return the prices of both models."""
         return Prices(self.input_price, self.output_price, self.serving_price or None)
 
 
@@ -213,7 +213,7 @@ class ProductionComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """Whether the champion is shown to be worse."""
+        """Return whether the champion is shown to be worse."""
         return self.alarm_after is not None
 
 
@@ -242,7 +242,7 @@ class ProductionReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worse_than(self) -> list[ProductionComparison]:
-        """The comparisons in which the champion is shown to be worse."""
+        """Return the comparisons in which the champion is shown to be worse."""
         return [comparison for comparison in self.comparisons if comparison.is_worse]
 
 

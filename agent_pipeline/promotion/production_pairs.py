@@ -46,7 +46,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def sessions(self) -> list[str]:
-        """The ids of all sessions of the pair."""
+        """Return the ids of all sessions of the pair."""
         return [name for task in (self.champion, *self.rival) for name in task.sessions]
 
 
@@ -65,7 +65,7 @@ class PairList(msgspec.Struct, frozen=True):
 
 
 class WeeklyTask(msgspec.Struct, frozen=True):
-    """The judged sessions of one task in one week, which count as one.
+    """The judged sessions of one task in one week, which count as one session.
 
     Attributes:
         task_key: The task.
@@ -149,8 +149,8 @@ def extend_pairs(
     """Return the earlier pairs, and new pairs of the tasks that are in no pair yet.
 
     A task that the other model did too may be in one pair per week. Any other task of the champion
-    is in one pair only, because its sessions are alike. If the other model has too few tasks, the
-    rest of the champion's tasks waits.
+    is in only one pair, because the sessions of a task resemble each other. If the other model has
+    too few tasks, the rest of the champion's tasks waits.
 
     Args:
         earlier: The stored pairs.
@@ -181,8 +181,8 @@ def list_drops(
 ) -> list[float]:
     """Return by how much the champion is worse in each pair, between −1 and 1.
 
-    A verdict that changed since counts as it is now. A pair whose sessions are not judged anymore
-    is left out.
+    If a verdict has changed since, the present verdict counts. A pair whose sessions are not judged
+    anymore is left out.
     """
     shares = {
         session_id: task.share for tasks in (champion, rival) for task in tasks

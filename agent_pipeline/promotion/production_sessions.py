@@ -66,7 +66,7 @@ class ServedSession(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def week(self) -> date:
-        """The Monday of the week in which the session began (UTC)."""
+        """Return the Monday of the week in which the session began (UTC)."""
         day = self.created_at.date()
         return day - timedelta(days=day.weekday())
 

@@ -1,4 +1,4 @@
-"""Whether an agent still asks what its models were trained for.
+"""Whether an agent still sends the requests that its models were trained for.
 
 The newest sessions are compared with the requests that an adapter's artifact records. What counts
 as a change belongs to `datasets.requests`.
@@ -56,7 +56,7 @@ class RequestComparison(msgspec.Struct, frozen=True):
 
     @property
     def major_changes(self) -> list[RequestChange]:
-        """The changes with which the model may fail. Changed descriptions are not included."""
+        """Return the changes with which the model may fail, so without changed descriptions."""
         return [change for change in self.changes if not change.is_minor]
 
     def __str__(self) -> str:

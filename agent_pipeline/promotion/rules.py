@@ -657,8 +657,8 @@ def check_variants(candidate: Scores, baseline: Scores, policy: PromotionPolicy)
 
     Harm in a variant holds the candidate back, so that a person decides. It does not reject the
     candidate, because the variant may never occur. A baseline that did not play the variant excuses
-    no harm. If the candidate does far fewer tasks than on the same tasks as they are, the reason
-    only says so. A variant that the candidate did not play has no figures and no reasons.
+    no harm. If the candidate does far fewer tasks in a variant than without the variant, the reason
+    only reports this. A variant that the candidate did not play has no figures and no reasons.
 
     Args:
         candidate: The candidate's scores.

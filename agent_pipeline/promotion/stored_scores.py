@@ -1,6 +1,6 @@
 """The scores of two models, which are read from their stored evaluations and episodes.
 
-Turns and episodes are scored in the room `evaluation`. This module converts stored artifacts of all
+The package `evaluation` scores turns and episodes. This module converts stored artifacts of all
 versions to `Scores`, which the rules compare.
 """
 
@@ -149,7 +149,7 @@ def read_samples(evaluation: Artifact | None) -> list[SampleEntry]:
 
 
 def read_transcripts(episodes: Artifact | None) -> list[Transcript]:
-    """Return the episodes of every player with the tasks as they are.
+    """Return the episodes of every player without variants.
 
     Without an artifact, the list is empty.
 

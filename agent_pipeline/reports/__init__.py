@@ -1,4 +1,4 @@
 """The pages and logs that people read: HTML pages, the report of episodes, and logs for Inspect.
 
-This room computes no scores and makes no decisions.
+This package computes no scores and makes no decisions.
 """

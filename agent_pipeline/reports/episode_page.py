@@ -1,4 +1,4 @@
-"""The page of the episodes of a model: its transcripts beside those of its base model.
+"""The page of the episodes of a model: its transcripts next to those of its base model.
 
 The figures belong to `episode_report`.
 """

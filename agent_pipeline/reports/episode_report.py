@@ -129,11 +129,11 @@ class PlayerFigures(msgspec.Struct, frozen=True):
 
 
 class VariantFigures(msgspec.Struct, frozen=True):
-    """The exported model's figures in a variant, and on the same tasks as they are.
+    """The exported model's figures in a variant, and on the same tasks without the variant.
 
     Attributes:
         varied: The figures in the variant.
-        plain: The figures on the same tasks as they are.
+        plain: The figures on the same tasks without the variant.
         changes: What was changed in the request, and in how many episodes.
         harmful: The tasks with harm in the variant.
         unused_calls: The episodes with a call of the tool that the variant added.
@@ -497,8 +497,8 @@ def figure_rows(players: Mapping[str, PlayerFigures]) -> list[list[str]]:
 def variant_rows(report: EpisodeReport) -> list[list[str]]:
     """Return the figures of all variants as the rows of a table. The first row is the head.
 
-    Each variant has a row for the same tasks as they are, and a row for the variant. A figure of
-    the variant has its 95 % interval.
+    Each variant has a row for the same tasks without the variant, and a row for the variant. A
+    figure of the variant has its 95 % interval.
     """
     rows = [["variant", "tasks", *(FIGURE_LABELS[name] for name in VARIANT_FIGURES), "changed"]]
     for name, figures in report.variants.items():

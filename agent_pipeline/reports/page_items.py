@@ -58,7 +58,7 @@ class ShownAnswer(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         return "".join(part.text for part in self.parts)
 
 
@@ -240,12 +240,13 @@ def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list
 def variant_items(
     plain: Sequence[Transcript], varied: Sequence[Transcript], path: str
 ) -> list[PageItem]:
-    """Return the episodes in variants that went wrong, each beside the same task as it is.
+    """Return the episodes that went wrong in variants, each with its episode without the variant.
 
-    An episode went wrong if it did harm, or if only the task as it is was done. Harm comes first.
+    An episode went wrong if it did harm, or if the task was done only without the variant. Harm
+    comes first.
 
     Args:
-        plain: A model's episodes of the tasks as they are.
+        plain: A model's episodes without variants.
         varied: The model's episodes in variants.
         path: The file of all transcripts.
     """

@@ -1,7 +1,7 @@
 """The figures of episodes in the replayed world: what the recordings settle.
 
-They also say for which tasks one more recording would settle most. The figures of every world
-belong to `episode_report`.
+They also list the tasks for which one more recording would settle the most episodes. The figures of
+every world belong to `episode_report`.
 """
 
 from collections import Counter

@@ -152,7 +152,7 @@ class SessionPage(msgspec.Struct, frozen=True):
 def find_table(lake: Lake, key: PartitionKey) -> str:
     """Return the newest table with the agent's sessions, or an empty text without a table.
 
-    Of tables that were written in the same second, the one that knows most is returned.
+    If tables were written in the same second, the table of the latest stage is returned.
     """
     tables = [asset for asset in SESSION_TABLES if lake.has(asset, key)]
     return max(tables, key=lambda asset: _written(lake, asset, key), default="")

@@ -293,7 +293,7 @@ class Coreset:
 
     @property
     def chosen(self) -> int:
-        """The number of chosen rows."""
+        """Return the number of chosen rows."""
         return int(pc.sum(self.table["chosen"]).as_py() or 0)
 
     @property

@@ -77,12 +77,12 @@ class Dominance:
 
     @property
     def suspicious(self) -> list[RowGroup]:
-        """The groups that a person should examine."""
+        """Return the groups that a person should examine."""
         return [group for group in self.groups if group.is_suspicious]
 
     @property
     def warning(self) -> str | None:
-        """A warning for users, or None if no group is suspicious."""
+        """Return a warning for users, or None if no group is suspicious."""
         if not self.suspicious:
             return None
         named = "; ".join(

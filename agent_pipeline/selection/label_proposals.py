@@ -1,4 +1,4 @@
-"""The sessions that a person should label next, so that few labels say much.
+"""The sessions that a person should label next, so that a few labels are informative.
 
 A proposal has three parts:
 

@@ -107,8 +107,8 @@ def _find_lost(copy: str, original: str) -> Counter[bytes]:
 def _find_added(copy: str, original: str, replaced: Collection[bytes]) -> set[str]:
     """Return the phrases of a copied text that the original text does not contain.
 
-    The result is empty if the text is not a copy, or if the new words only stand in place of words
-    of the original.
+    The result is empty if the text is not a copy, or if the new words only replace words of the
+    original.
 
     Args:
         copy: The text that may be a copy.

@@ -179,7 +179,7 @@ class _Sample:
 
     @property
     def min_rows(self) -> int:
-        """The minimum number of rows that a pattern must have."""
+        """Return the minimum number of rows that a pattern must have."""
         return max(MIN_ROWS, int(MIN_SHARE * len(self.indices)))
 
     def read(self, role: str) -> Iterator[list[str]]:

@@ -108,7 +108,7 @@ class Pool:
 
     @cached_property
     def embeddings(self) -> np.ndarray:
-        """The embeddings of the rows, (n, d) float32."""
+        """Return the embeddings of the rows, (n, d) float32."""
         return self.embed()
 
     @property
@@ -118,7 +118,7 @@ class Pool:
 
     @cached_property
     def known_losses(self) -> np.ndarray:
-        """The losses of the rows: (n,) float64, NaN for an unknown loss."""
+        """Return the losses of the rows: (n,) float64, NaN for an unknown loss."""
         losses = self.losses or [None] * len(self.ids)
         known = [math.nan if loss is None or not math.isfinite(loss) else loss for loss in losses]
         return np.array(known, dtype=np.float64)
@@ -180,7 +180,7 @@ class Ranking:
 
     @property
     def picked(self) -> list[int]:
-        """The indices of the picked rows, with the best row first."""
+        """Return the indices of the picked rows, with the best row first."""
         return [pick.index for pick in self.picks]
 
 

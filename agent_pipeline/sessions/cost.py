@@ -1,6 +1,6 @@
-"""What a session cost: its tokens by the names that stores use, and prices per token.
+"""The cost of a session: its token counts under the names that stores use, and prices per token.
 
-What a language model that judges may cost belongs to `judging.llm_client`.
+The cost limits of the language model that judges belong to `judging.llm_client`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -134,12 +134,12 @@ class _Entry:
 
     @property
     def role(self) -> Role:
-        """The role of the message that this entry holds."""
+        """Return the role of the message that this entry holds."""
         return self.message["role"]
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The tool calls of the message that this entry holds."""
+        """Return the tool calls of the message that this entry holds."""
         return self.message.get("tool_calls") or []
 
 
@@ -165,7 +165,7 @@ class _Call:
 
     @property
     def tool(self) -> str:
-        """The name of the called tool."""
+        """Return the name of the called tool."""
         return self.repaired["function"]["name"]
 
 

@@ -1,6 +1,6 @@
 """The canonical session, which every reader produces and every later stage uses.
 
-The types of a session and of its parts belong here, with the functions that every room needs for
+The types of a session and of its parts belong here, with the functions that every package needs for
 them: canonical JSON, hashes, and the calls of a conversation. Reading, repair and tables belong
 elsewhere.
 

@@ -1,7 +1,7 @@
 """Conversion between sessions and Arrow tables, and the schemas of the lake's first three tables.
 
 Building Arrow columns from Python values belongs here too, because `pyarrow.array` imports pandas.
-The schemas of other tables belong to the rooms that write them.
+The schemas of other tables belong to the packages that write them.
 """
 
 from array import array

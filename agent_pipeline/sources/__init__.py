@@ -2,7 +2,7 @@
 
 A reader turns the records of a store into canonical sessions, and does nothing else. All readers
 share the code that pairs calls with results, repairs, infers schemas, redacts and judges. That code
-lives outside this room. To add a reader here, write a subclass of `TraceSource` and add it to
+is outside this package. To add a reader here, write a subclass of `TraceSource` and add it to
 `registry.SOURCES`. Users can add a reader without changing this package: with an entry point of the
 group `agent_pipeline.sources`, or with `sources = ["package.module:Class"]` in pipeline.toml.
 """

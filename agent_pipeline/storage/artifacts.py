@@ -158,7 +158,7 @@ class Artifact:
 
     @property
     def reference(self) -> dict[str, str]:
-        """The fields that identify the artifact in another process."""
+        """Return the fields that identify the artifact in another process."""
         return {"asset": self.asset, "identity": self.identity}
 
     @property
@@ -215,7 +215,7 @@ class UnreadableArtifact:
 
     @property
     def reason(self) -> str:
-        """The problem with the manifest: `missing` or `damaged`."""
+        """Return the problem with the manifest: `missing` or `damaged`."""
         return "missing" if self.is_missing else "damaged"
 
 

@@ -58,7 +58,7 @@ class Paths:
 
     @property
     def root(self) -> UPath:
-        """The root of the lake, which is a folder or a bucket."""
+        """Return the root of the lake, which is a folder or a bucket."""
         return self.fs.root
 
     @property

@@ -72,7 +72,7 @@ class StagedTable:
 
     @property
     def bytes(self) -> int:
-        """The size of the file in bytes."""
+        """Return the size of the file in bytes."""
         if self.file.exists():
             return self.file.stat().st_size
         size: int = self.target.stat().st_size

@@ -1,8 +1,8 @@
 """Help for the tests of people who write readers, measures and worlds.
 
 What belongs here: a small store, a tiny model, a small world, and checks of a reader and of a
-world. What does not belong here: the tests of this package. Nothing in the package imports this
-room, and a name is loaded when it is first used.
+world. What does not belong here: the tests of this package. No other code of agent-pipeline imports
+this package, and a name is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
 """Conversations as tokens, and the loss mask that selects the tokens to train.
 
-This room changes when the definition of what is trained changes. `loss_masks` tokenizes one
+This package changes when the definition of what is trained changes. `loss_masks` tokenizes one
 conversation, `truncation` makes a long conversation fit, and `encoding` does both for a data set.
 """

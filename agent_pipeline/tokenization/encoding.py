@@ -142,8 +142,8 @@ def encode_rows(
 def split_into_trained_rows(renderer: ChatRenderer, rows: Iterable[Row]) -> list[Row]:
     """Split rows into the rows that training uses.
 
-    If the chat template or the server shows the past of a row differently from how it was said,
-    each trained turn becomes a row of its own: the prompt of serving, and the turn.
+    If the chat template or the server renders earlier messages of a row differently than they were
+    written, each trained turn becomes a row of its own: the prompt of serving, and the turn.
     """
     trained_rows: list[Row] = []
     for row in rows:

@@ -54,7 +54,7 @@ class Encoded:
 
     @property
     def labels(self) -> list[int]:
-        """A copy of `input_ids` with −100 (PyTorch's ignore index) for untrained tokens."""
+        """Return a copy of `input_ids` with −100 (PyTorch's ignore index) for untrained tokens."""
         return [
             token if is_token_trained else -100
             for token, is_token_trained in zip(self.input_ids, self.trained, strict=True)

@@ -1,8 +1,8 @@
 """Values in a message, and the search for values that occurred only in removed messages.
 
 A value is what an agent must read somewhere before it can state it: a number, an id, a date, an
-address, a name, or a value of a JSON result. Ordinary words are not values. What is cut away, and
-what follows for training, belongs in `truncation`.
+address, a name, or a value of a JSON result. Ordinary words are not values. Which messages are
+removed, and which turns are then not trained, belongs in `truncation`.
 """
 
 import json

@@ -148,7 +148,7 @@ class Training(Options):
 
     @property
     def step_rows(self) -> int:
-        """The number of rows per optimizer step."""
+        """Return the number of rows per optimizer step."""
         return self.per_device_train_batch_size
 
     def checkpoints_gradients(self, tokens: int, stored: int = STORED_TOKENS) -> bool:
@@ -326,7 +326,7 @@ class TrainingConfig(AdapterTraining):
 
     @property
     def modules(self) -> str | list[str]:
-        """The value of `target_modules` for PEFT: `all-linear`, or a list of names."""
+        """Return the value of `target_modules` for PEFT: `all-linear`, or a list of names."""
         names = [name.strip() for name in self.target_modules.split(",") if name.strip()]
         return names[0] if names == ["all-linear"] else names
 

@@ -71,7 +71,7 @@ class _Turn:
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of the turn that follow its thought."""
+        """Return the tokens of the turn that follow its thought."""
         return self.ids[self.start : self.stop]
 
     @property
@@ -105,7 +105,7 @@ def _calls(message: Message) -> list[str]:
 
 
 def name_kind(messages: Sequence[Message], position: int) -> str:
-    """Return the kind of a decision: what the message decides, and what it follows.
+    """Return the kind of a decision: the message before it, and the decision of the message.
 
     Examples are `user → find_orders`, `find_orders → refund` and `refund → answer`.
 

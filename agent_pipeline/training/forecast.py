@@ -77,7 +77,7 @@ class ModelShape:
 
     @property
     def token_numbers(self) -> int:
-        """The numbers that the backward pass needs per token, in all layers."""
+        """Return the numbers that the backward pass needs per token, in all layers."""
         return self.layers * (16 * self.hidden_size + 5 * self.inner_size)
 
 
@@ -107,12 +107,12 @@ class Forecast:
 
     @property
     def total(self) -> float:
-        """The memory that the run needs."""
+        """Return the memory that the run needs."""
         return self.weights + self.trained + self.activations + self.logits
 
     @property
     def missing(self) -> float:
-        """The memory that the run needs and the device does not have, or 0."""
+        """Return the memory that the run needs and the device does not have, or 0."""
         return max(0.0, self.total - self.available)
 
     def describe(self) -> str:

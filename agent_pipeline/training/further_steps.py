@@ -1,6 +1,6 @@
 """Code for all steps after SFT, which continue to train an adapter and stop if it gets worse.
 
-The result is a directory like that of `sft`, so another room loads it in the same way. What a step
+The result is a directory like that of `sft`, so other packages load it in the same way. What a step
 reads and optimizes belongs to `preference_steps` and `on_policy_steps`.
 """
 

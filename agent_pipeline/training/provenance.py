@@ -60,12 +60,12 @@ class SftInput:
 
     @cached_property
     def renderer(self) -> ChatRenderer:
-        """The renderer of the base model, with the chat template that renders the rows."""
+        """Return the renderer of the base model, with the chat template that renders the rows."""
         return load_renderer(self.base.path, self.base.trust_remote_code)
 
     @cached_property
     def trained_from(self) -> Provenance:
-        """The provenance without the ids of the rows.
+        """Return the provenance without the ids of the rows.
 
         It holds hashes (sha256) of the template and of the rows' content in order. Replay and
         rehearsal are named only if there are any.
@@ -91,7 +91,7 @@ class SftInput:
 
     @cached_property
     def identity(self) -> str:
-        """The identity hash of the training run."""
+        """Return the identity hash of the training run."""
         return hash_json(self.trained_from)
 
     def made_from(self) -> Provenance:
@@ -111,7 +111,8 @@ class FurtherInput:
         rows: Rows of the split `train` of the step's data set.
         base: The base model.
         adapter_dir: The adapter that training starts from.
-        options: The options. What is left to the size of the base model is filled in (`config`).
+        options: The options. Options that depend on the size of the base model are filled in
+            (`config`).
         reference: The identity of the adapter in `adapter_dir`.
         select: SFT rows of the split `select`, on which the kinds of decision are measured.
         details: What else the method names in its provenance, such as a world or a teacher.
@@ -128,13 +129,13 @@ class FurtherInput:
 
     @cached_property
     def config(self) -> Any:
-        """The options, including the defaults that depend on the size of the base model."""
+        """Return the options, including the defaults that depend on the size of the base model."""
         values = resolve_size_defaults(self.options.model_dump(), self.method, self.base)
         return type(self.options)(**values)
 
     @cached_property
     def made_from(self) -> Provenance:
-        """The provenance: the adapter from which training starts, the rows, and the options."""
+        """Return the provenance: the adapter that training starts from, the rows, the options."""
         session_ids = {
             row[name]
             for row in self.rows
@@ -156,7 +157,7 @@ class FurtherInput:
 
     @cached_property
     def identity(self) -> str:
-        """The identity hash of the training run."""
+        """Return the identity hash of the training run."""
         return hash_json(self.made_from)
 
 

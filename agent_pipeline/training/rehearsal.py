@@ -220,7 +220,7 @@ class RehearsalAmount:
 
     @property
     def answers(self) -> int:
-        """The number of rehearsed answers."""
+        """Return the number of rehearsed answers."""
         if not self.ratio:
             return 0
         share = count_replayed(self.new_rows, parse_ratio(self.ratio))

@@ -1,6 +1,6 @@
 """The report of a training run, as the file `training.json` and in the adapter's manifest.
 
-The steps write it (`sft`, `further_steps`), and other rooms read it from the manifest of an
+The steps write it (`sft`, `further_steps`), and other packages read it from the manifest of an
 adapter. A field that only some steps write is `UNSET` in the reports of the other steps, and then
 its key is missing in the JSON. Fields that older versions did not write get defaults.
 """
@@ -203,7 +203,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def template_reason(self) -> str:
-        """The rows' chat template and the reason for choosing it, or an empty text if unknown."""
+        """Return the rows' chat template and why it was chosen, or an empty text if unknown."""
         return str(self.template.get("why", ""))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The options of a training run that follow from the base model's size and the rows.
 
-A user names a base model, and nothing else. An option that is left at 0 is filled in here, before a
+A user has to name only the base model. An option that is left at 0 is filled in here, before a
 weight is loaded: the number of weights comes from the model's configuration, on PyTorch's meta
 device. Options that were set keep their values. What a run needs in memory belongs to `forecast`.
 
@@ -250,7 +250,7 @@ def describe_size_defaults(
     """Return sentences that name the options that depend on the base model and the rows.
 
     Args:
-        set_values: The options as they were set, with 0 for what is left to the size.
+        set_values: The options as they were set; 0 means that the size decides.
         values: The options after they were filled in.
         base: The base model.
 

@@ -1,8 +1,8 @@
 """The varied rows of each epoch of imitation learning, as tokens.
 
-Rows are varied in every epoch anew (`datasets.variation`). A varied row that cannot be trained on,
-or that would lose its beginning, is replaced by the original row, so that every epoch has the same
-number of rows. Sessions are joined once for all epochs (`datasets.joining`).
+The rows are varied again in every epoch (`datasets.variation`). A varied row that cannot be trained
+on, or that would lose its beginning, is replaced by the original row, so that every epoch has the
+same number of rows. Sessions are joined once for all epochs (`datasets.joining`).
 """
 
 import math
@@ -28,9 +28,9 @@ from agent_pipeline.training.trainers.sft import MixedOrder
 def find_variation(config: TrainingConfig, renderer: ChatRenderer) -> Variation:
     """Return what differs from row to row, by the options and the chat template.
 
-    A template that sorts the tools shows every order of the tools alike. With any other template,
-    the tools stand in another order in each optimizer step, so that the model does not learn their
-    positions.
+    A template that sorts the tools renders every order of the tools in the same way. With any other
+    template, the tools stand in another order in each optimizer step, so that the model does not
+    learn their positions.
     """
     return Variation(
         permutes_tools=not renderer.template.sorts_tools,

@@ -145,7 +145,7 @@ def export_traces_for_sft(
         include_system: Whether system messages are kept.
         max_sessions: Keep only the first sessions that pass.
         include_tool_calls: Whether tool calls and results are kept.
-        repair: What is done about a kind of damage, if the default is not right.
+        repair: The actions for kinds of damage that override the default actions.
         store: Where the sessions are; by default the stores of the settings.
         counts: Receives `sessions`, which is `rows` + the reasons why sessions were left out:
             `forgotten`, `archived`, `empty`, `not_<judgment>`, `unjudged`, `filtered`,

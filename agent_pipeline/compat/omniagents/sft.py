@@ -211,14 +211,14 @@ class SFTTrainer:
 
     @cached_property
     def model(self) -> "PreTrainedModel":
-        """The model in memory, which is loaded when it is first used."""
+        """Return the model in memory, which is loaded when it is first used."""
         device = probe_device()
         device_map = self.device_map if device.name != "cpu" else None
         return load_model(self._base, device, dtype=self._choose_dtype(), device_map=device_map)
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the chat template for training and a pad token."""
+        """Return the tokenizer, with the chat template for training and a pad token."""
         return self._renderer.tokenizer
 
     @cached_property

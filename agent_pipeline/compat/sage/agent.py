@@ -254,17 +254,17 @@ class AgentSFTTrainer:
 
     @property
     def model(self) -> "PreTrainedModel":
-        """The model in memory: the trained or loaded model, or the base model."""
+        """Return the model in memory: the trained or loaded model, or the base model."""
         return self.answerer.model
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the chat template for training."""
+        """Return the tokenizer, with the chat template for training."""
         return self.answerer.renderer.tokenizer
 
     @property
     def answerer(self) -> TurnAnswerer:
-        """The model with its tokenizer and chat template, which is loaded when it is first used."""
+        """Return the model with its tokenizer and chat template, which is loaded on first use."""
         if self._answerer is None:
             base = find_base_model(self.config.base_model)
             self._answerer = TurnAnswerer.of(

@@ -35,7 +35,7 @@ class CapabilityReport:
 
     @property
     def overall(self) -> float | None:
-        """The mean of all capability scores that are not None."""
+        """Return the mean of all capability scores that are not None."""
         scores = [capability.score for capability in self.scores.values()]
         return mean([value for value in scores if value is not None])
 

@@ -60,7 +60,7 @@ class CoresetSelector:
     def select(self, samples: Sequence[Sample], model: object = None) -> list[Sample]:
         """Return the selected samples in their original order.
 
-        A `UserWarning` tells if the strategy tends to select noise.
+        If the strategy tends to select noise, a `UserWarning` is issued.
 
         Args:
             samples: The samples.

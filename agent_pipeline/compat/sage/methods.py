@@ -123,7 +123,8 @@ class MethodConfig:
 def _make_method(method_id: str, settings: MethodSettings) -> MethodConfig:
     """Return a method whose switches follow from its settings.
 
-    No setting tells that data are runs of an agent: in the graph, all data are.
+    No setting states that data are runs of an agent, because in the graph all data are runs of an
+    agent.
     """
     coreset, adapter = settings.assets["sft_coreset"], settings.assets["sft_adapter"]
     return MethodConfig(

@@ -151,7 +151,7 @@ def _roll_back(
 def _stop_first_champion(
     workspace: Workspace, lake: Lake, key: PartitionKey, report: ProductionReport
 ) -> str:
-    """End the traffic of a worse champion that a decision promoted, if there is none before it.
+    """End the traffic of a worse first champion that a decision promoted.
 
     Returns:
         A sentence, or an empty text if nothing was done.

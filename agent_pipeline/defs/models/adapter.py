@@ -1,8 +1,8 @@
 """The asset `adapter`, which runs an agent's chain of training steps.
 
-The steps themselves run in worker processes, and their code stands in the room `training`. Each
-step is an artifact of its own in the lake, so a step whose rows, base model and settings did not
-change is reused.
+The steps themselves run in worker processes, and their code is in the package `training`. Each step
+is an artifact of its own in the lake, so a step whose rows, base model and settings did not change
+is reused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,12 +65,12 @@ class FinishedStep:
 
     @property
     def skipped(self) -> str:
-        """The reason why the step did not train an adapter, or an empty string."""
+        """Return the reason why the step did not train an adapter, or an empty string."""
         return self.report.skipped if isinstance(self.report, SkippedReport) else ""
 
     @property
     def trained(self) -> TrainingReport:
-        """The report of a step that trained an adapter."""
+        """Return the report of a step that trained an adapter."""
         assert isinstance(self.report, TrainingReport)
         return self.report
 

@@ -1,6 +1,6 @@
 """The asset `evaluation`, which compares the adapter with its base model on held-out turns.
 
-The comparison itself stands in the room `evaluation`.
+The comparison itself is in the package `evaluation`.
 """
 
 import dagster as dg

@@ -352,7 +352,7 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
 def _history(taken: list[Record], replaced: dict[str, str]) -> list[object]:
     """Return the messages of Claude Code lines. The parts of an API message are joined.
 
-    A joined message stands where its first part was. A part that occurs twice is used once.
+    A joined message is at the position of its first part. A part that occurs twice is used once.
     """
     history: list[Any] = []
     whole: dict[str, Record] = {}

@@ -124,7 +124,7 @@ class Service(ABC):
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
-        """The traces of the server as its listing states them, by project.
+        """Return the traces of the server as its listing states them, by project.
 
         If two pages list the same trace, because a trace was added in the meantime, it counts once.
         """

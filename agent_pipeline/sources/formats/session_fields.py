@@ -38,7 +38,7 @@ class RecordFields(TypedDict, total=False):
 
     Attributes:
         skipped: Counts, by type, of harmless content that the reader left out.
-        damage: Counts, by kind of `sessions.damage.KINDS`, of what is wrong with the record.
+        damage: Counts, by kind of `sessions.damage.KINDS`, of the damage of the record.
         tools: The tool schemas.
         context: Any other information about the session.
         usage: The token counts of its calls, which are summed.

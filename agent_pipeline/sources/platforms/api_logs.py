@@ -257,8 +257,8 @@ def _with_stored_messages(
 ) -> list[tuple[RecordLocation, Record]]:
     """Return the calls of a session. Each stored completion gets its own stored messages.
 
-    Messages name their completion, so completions of one session are told apart. Messages whose
-    completion is not in the store are an item of damage.
+    Each message names its completion, so completions of one session are distinguished. Messages
+    whose completion is not in the store are an item of damage.
     """
     calls: list[tuple[RecordLocation, Record]] = []
     messages_by_completion: dict[str, dict[int, Record]] = {}

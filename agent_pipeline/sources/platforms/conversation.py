@@ -72,7 +72,7 @@ class Conversation:
 
     @property
     def seconds(self) -> float:
-        """The duration in seconds from the start of the first call to the end of the last call."""
+        """Return the seconds from the start of the first call to the end of the last call."""
         times = [time for call in self.calls for time in (call.started, call.ended) if time]
         return (max(times) - min(times)).total_seconds() if times else 0.0
 

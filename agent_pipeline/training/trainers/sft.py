@@ -78,7 +78,7 @@ class SftJob:
 
     @property
     def all_rows(self) -> list[Encoded]:
-        """The rows of all epochs, in order."""
+        """Return the rows of all epochs, in order."""
         return [*self.rows, *(row for rows in self.later_epochs or [] for row in rows)]
 
 
@@ -277,7 +277,7 @@ def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer"
 
         @cached_property
         def graphs(self) -> CudaGraphs | None:
-            """The CUDA graphs of the model, or None if the model does not support CUDA graphs."""
+            """Return the CUDA graphs of the model, or None if it does not support CUDA graphs."""
             return CudaGraphs(self.model, tree_loss) if supports_graphs(self.model) else None
 
         def get_train_dataloader(self) -> "DataLoader[Any]":

@@ -104,8 +104,8 @@ class TrajectoryCollector:
             own verdict counts.
 
     Attributes:
-        counts: What became of the tasks of the last collection: `tasks` = `collected` + `not_run` +
-            the reasons why runs were left out. `known_before` counts the runs in the file.
+        counts: The outcomes of the tasks of the last collection: `tasks` = `collected` + `not_run`
+            + the reasons why runs were left out. `known_before` counts the runs in the file.
         dropped: The runs that were left out, each with its reason.
     """
 

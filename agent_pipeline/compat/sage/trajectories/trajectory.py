@@ -85,13 +85,13 @@ class AgentTrajectory(msgspec.Struct):
 
     @property
     def trajectory_id(self) -> str:
-        """The id of the run, which consists of the task's id and a hash of the steps."""
+        """Return the id of the run, which consists of the task's id and a hash of the steps."""
         content = [self.instruction, msgspec.to_builtins(self.steps)]
         return f"{self.task_id}:{hash_json(content)[:16]}"
 
     @property
     def answer(self) -> str | None:
-        """The agent's last text, or None if the run does not end with a text."""
+        """Return the agent's last text, or None if the run does not end with a text."""
         if not self.steps or not is_answer(self.steps[-1]):
             return None
         return _join_words(self.steps[-1])
