@@ -38,8 +38,8 @@ def build_defs(
     Args:
         resource_overrides: Resources to use instead of the usual ones, by resource key without the
             prefix.
-        standalone: Whether the definitions are a code location of their own, with an executor and
-            a logger. Pass False to merge them with definitions that have an executor or loggers.
+        standalone: Whether the definitions are a separate code location, with an executor and a
+            logger. Pass False to merge them with definitions that have an executor or loggers.
     """
     resources = {
         "workspace": Workspace(),

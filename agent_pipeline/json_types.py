@@ -1,4 +1,4 @@
-"""Types of JSON: what another program wrote, and what this package writes.
+"""Types of JSON that other programs wrote, and of JSON that this package writes.
 
 `JsonObject` is for records of other programs, such as a trace store, a platform's server or a
 model. Their fields have any type until a reader has checked them. Rows, parameters and reports of

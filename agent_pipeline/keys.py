@@ -82,7 +82,7 @@ def _slug(name: str, what: str) -> str:
 def may_mean(name: str, part: str) -> bool:
     """Return whether a name that a user typed may mean a part of a partition key.
 
-    It may if it equals the part, or differs only in case and signs.
+    This is so if the name equals the part, or differs from it only in case and signs.
     """
     try:
         return part in (_plain_slug(name), _slug(name, "name"))

@@ -1,6 +1,6 @@
 """The command `agent-pipeline`. Exit code 0 only on success.
 
-Each group of commands has a module of its own; this one puts them together.
+Each group of commands has its own module; this module puts the groups together.
 """
 
 import sys

@@ -254,7 +254,7 @@ def _choose_task(
 
 
 def _start_talk(name: str, player: "Player", scene: Scene, max_turns: int) -> Talk:
-    """Begin a chat with a model, in a world of its own if the agent has one."""
+    """Begin a chat with a model. If the agent has a world, the chat gets a separate copy of it."""
     from agent_pipeline.evaluation.chat import Chat
     from agent_pipeline.evaluation.episodes import start_task
     from agent_pipeline.evaluation.worlds import load_world, run_tool

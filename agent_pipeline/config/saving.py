@@ -49,7 +49,7 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
 def find_or_add_table(document: Any, names: tuple[str, ...]) -> Any:
     """Return the table at a path of names, and create the table if it is missing.
 
-    Tables on the way there get no header of their own.
+    The tables above it get no headers.
     """
     table = document
     for name in names[:-1]:

@@ -299,7 +299,7 @@ def fits(size: TreeSize, graph_size: TreeSize) -> bool:
 def pad_tensors(tensors: TreeTensors, size: TreeSize, graph_size: TreeSize) -> TreeTensors:
     """Return the tensors of a tree, padded to the size of a CUDA graph.
 
-    The added nodes are a run of their own, which sees all added keys. The runs behind it are empty.
+    The added nodes form a separate run, which sees all added keys. The runs behind it are empty.
 
     Args:
         tensors: The tensors of the tree.

@@ -67,7 +67,7 @@ class PrefixTree:
 def pad_tree(tree: PrefixTree, unit: int) -> PrefixTree:
     """Return the tree, padded to a multiple of `unit` nodes.
 
-    The added nodes (token 0) are a row of their own behind the others, in which nothing is trained.
+    The added nodes (token 0) form a separate last row, in which nothing is trained.
     """
     node_count = len(tree.tokens)
     added_depths = np.arange(-node_count % unit)
@@ -162,7 +162,7 @@ class TreeOfRows:
 def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[TreeOfRows]:
     """Lay out the rows of one optimizer step as prefix trees of at most `max_nodes` nodes each.
 
-    A longer row becomes a tree of its own.
+    A longer row becomes a separate tree.
     """
     groups = group_units([[row] for row in rows], max_nodes)
     return [
@@ -174,7 +174,7 @@ def group_units(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) 
     """Combine units (rows that must be in the same tree) into groups that each fit into one tree.
 
     Units are sorted first, so that units with a long common prefix share a group. A unit that is
-    larger than `max_nodes` becomes a group of its own.
+    larger than `max_nodes` becomes a separate group.
 
     Returns:
         The indices of the units in each group.

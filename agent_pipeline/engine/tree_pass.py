@@ -63,7 +63,7 @@ def read_tree(
 
 
 class OutputHead:
-    """A model's output head, with what some models compute on its logits.
+    """A model's output head, including the functions that some models apply to the logits.
 
     Args:
         causal: The model, without an adapter around it.

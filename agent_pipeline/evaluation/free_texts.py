@@ -27,7 +27,8 @@ class FreeTexts:
     """The arguments of writes that are free texts, from the good sessions of a task.
 
     The wording of an argument is free if it has several words, and if good sessions of the task
-    make the same call with different wordings. The numbers and ids in it are not free.
+    make the same call with different wordings. The numbers and ids in such an argument are not
+    free.
 
     Attributes:
         wording: The words that do not carry content.

@@ -293,7 +293,7 @@ def groups_naming(
 def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> Masks:
     """Return masks of the rows that contain one of the ids, by column.
 
-    A row's mention of its own session does not count.
+    The id of the session that a row was made from does not count.
 
     Args:
         rows: rows of a table, shape (n,).

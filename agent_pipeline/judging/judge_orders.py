@@ -55,8 +55,9 @@ The search for a part is many times faster than `_ORDERS`, and most texts contai
 def addresses_judge(text: str) -> bool:
     """Return whether a text tries to give instructions to a judge.
 
-    A text in the form of a judge's answer counts too. Characters that nobody sees are removed, and
-    tag characters, which only a model reads, are read as the letters that they stand for.
+    A text that has the form of a judge's answer counts, too. Before the search, invisible
+    characters are removed, and tag characters, which only a model reads, are replaced by their
+    letters.
     """
     if not text.isascii():
         text = _HIDDEN.sub("", text).translate(_LETTERS_BY_TAG)

@@ -172,7 +172,7 @@ class ChatRenderer:
     def trainable_turns(self, messages: Sequence[Message]) -> list[int]:
         """Return the indices of the assistant messages that can be trained in one row.
 
-        These are all assistant messages, or the last one if each turn is a row of its own.
+        These are all assistant messages, or only the last message if each turn is a separate row.
         """
         indices = [
             index for index, message in enumerate(messages) if message["role"] == "assistant"

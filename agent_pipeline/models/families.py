@@ -1,8 +1,9 @@
 """The model families: how the models of each family write tool calls and end their turns.
 
 To add a family, add an entry to `FAMILIES`. A generated text is parsed by `parse_reply`, with the
-parsers of `tool_call_parsers`. A model renders with its own chat template if that loses nothing,
-else with ours in its family's `TurnMarkers`; that choice belongs in `chat_templates`.
+parsers of `tool_call_parsers`. If a model's own chat template loses nothing, it is used. Otherwise,
+our template is used with the `TurnMarkers` of the model's family. This choice belongs in
+`chat_templates`.
 
 The notations, by family:
 

@@ -317,7 +317,7 @@ def find_write_threshold(lake: Lake, key: PartitionKey, export: str) -> float | 
 
 
 def _was_champion_before(lake: Lake, key: PartitionKey, export: str) -> bool:
-    """Return whether an export was the champion, then another one was, and now it is again."""
+    """Return whether an export became the champion again after another export was the champion."""
     champions = [entry.champion for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     return export in champions[:-1]
 

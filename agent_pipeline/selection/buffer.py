@@ -98,7 +98,7 @@ def get_row_key(row: Row) -> str:
 def hash_key(key: str, seed: int) -> bytes:
     """Return the position that a key has in a seeded random order.
 
-    Positions are uniform over keys (sha256).
+    The positions of keys are uniformly distributed (sha256).
     """
     return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "backslashreplace")).digest()
 

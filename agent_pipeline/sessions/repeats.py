@@ -166,7 +166,7 @@ def _keep_fences(match: re.Match[str]) -> str:
     """Return the code fences around a call's raw text that must stay in the message.
 
     If the text is inside an open code fence, the fence before the text closes it, and the fence
-    after the text opens another one. Both fences must stay then. Otherwise, the result is empty.
+    after the text opens another fence. Both fences must stay then. Otherwise, the result is empty.
     """
     stands_in_fence = match.string.count("```", 0, match.start()) % 2 == 1
     if match["opening"] and stands_in_fence:

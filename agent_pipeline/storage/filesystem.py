@@ -393,7 +393,7 @@ def _http_status(error: BaseException) -> int | None:
 def _single_request(path: UPath) -> dict[str, int]:
     """Return options that make s3fs send a single request.
 
-    If s3fs may fetch a file in parts, it requests the size of the file first.
+    By default, s3fs may fetch a file in parts, and therefore first requests the size of the file.
     """
     return {"max_concurrency": 1} if path.protocol in _S3 else {}
 

@@ -59,7 +59,7 @@ _CHECKED_BUCKETS: set[str] = set()
 class LakeFormat(msgspec.Struct, frozen=True):
     """The content of `lake.json`.
 
-    A lake without this file is from before there were versions; its layout is version 1.
+    A lake without this file was written before layouts had versions; its layout is version 1.
     """
 
     format: int

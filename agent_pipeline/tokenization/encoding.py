@@ -143,7 +143,8 @@ def split_into_trained_rows(renderer: ChatRenderer, rows: Iterable[Row]) -> list
     """Split rows into the rows that training uses.
 
     If the chat template or the server renders earlier messages of a row differently than they were
-    written, each trained turn becomes a row of its own: the prompt of serving, and the turn.
+    written, each trained turn becomes a separate row: the prompt that a server would send, and the
+    turn.
     """
     trained_rows: list[Row] = []
     for row in rows:

@@ -17,8 +17,8 @@ class Exchanges:
 
     Attributes:
         head: The system messages at the start.
-        exchanges: The rest, cut before each user message. What comes before the first user message
-            (a greeting) is an exchange of its own.
+        exchanges: The rest, cut before each user message. The messages before the first user
+            message (a greeting) are a separate exchange.
     """
 
     head: list[Message]

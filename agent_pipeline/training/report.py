@@ -91,7 +91,7 @@ class VariationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: All rows of all epochs; 0 if no option varies the rows of an epoch.
-        epochs: The number of epochs with rows of their own.
+        epochs: The number of epochs whose rows were varied separately.
         permuted: The rows whose tools stand in another order.
         masked: The rows with other names of tools or parameters.
         extended: The rows with added tools.

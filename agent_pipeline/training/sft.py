@@ -372,7 +372,8 @@ def save_trained(
 ) -> None:
     """Save an adapter or a whole model together with its tokenizer.
 
-    What differs between two equal runs is removed: paths, and the order of sets.
+    The function removes everything that would differ between two equal runs: paths, and the order
+    of sets.
 
     Args:
         model: The model.

@@ -49,8 +49,8 @@ class WorkerExitError(DagsterPipesExecutionError):
 class Subprocess(Launcher):
     """A launcher that runs the worker as a process, which ends when its parent process ends.
 
-    The worker has a session of its own. Ctrl-C of a terminal therefore reaches the parent only: an
-    interpreter that is still starting would answer with a stack trace.
+    The worker runs in a separate session of the operating system. Ctrl-C in a terminal therefore
+    reaches the parent only: an interpreter that is still starting would answer with a stack trace.
     """
 
     pipes: dg.PipesSubprocessClient

@@ -1,8 +1,8 @@
 """The asset `adapter`, which runs an agent's chain of training steps.
 
 The steps themselves run in worker processes, and their code is in the package `training`. Each step
-is an artifact of its own in the lake, so a step whose rows, base model and settings did not change
-is reused.
+is a separate artifact in the lake, so a step whose rows, base model and settings did not change is
+reused.
 """
 
 from collections.abc import Mapping, Sequence

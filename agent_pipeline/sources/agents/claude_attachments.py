@@ -43,7 +43,7 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 def attached_media(attachment: Record) -> list[object]:
     """Return the message parts of an attached picture or document.
 
-    The list is empty if the attachment is neither.
+    The list is empty if the attachment is neither a picture nor a document.
     """
     content = (
         section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}

@@ -161,8 +161,8 @@ def _said_by_user(line: Record) -> str:
 def _take(texts_by_line: dict[int, str], after: int, words: str) -> bool:
     """Remove a queued text from the later user lines. Return False if no later line has it.
 
-    Claude Code may give several queued texts as one message, each on lines of its own. For a
-    command (`/review this`), the message contains only the command's name as it was typed.
+    Claude Code may give several queued texts as one message, each on separate lines. For a command
+    (`/review this`), the message contains only the command's name as it was typed.
     """
     sought = words.split()[0] if words.startswith("/") else f"\n{words.removeprefix('!').strip()}\n"
     if not sought.strip():

@@ -201,8 +201,7 @@ class FileSource(TraceSource):
     def stored_share(self, key: PartitionKey, remainder: int, shares: int) -> Iterator[Stored]:
         """Yield the sessions of a share. The records of other sessions are not read.
 
-        A reader that compares sessions with each other, in a method `sessions` of its own, reads
-        all sessions.
+        A reader that overrides `sessions` to compare sessions with each other reads all sessions.
         """
         if self._service is not None or type(self).sessions is not FileSource.sessions:
             yield from super().stored_share(key, remainder, shares)

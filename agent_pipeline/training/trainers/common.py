@@ -100,7 +100,8 @@ def is_complete(checkpoint: Path) -> bool:
 def prepare_work_dir(work_dir: Path, identity: str) -> Path | None:
     """Prepare the folder of checkpoints for a training run.
 
-    Checkpoints of another run (other rows, model or options) and half-written ones are removed.
+    Checkpoints of another run (other rows, model or options) and half-written checkpoints are
+    removed.
 
     Args:
         work_dir: The folder.

@@ -176,7 +176,7 @@ class MixedOrder:
         replayed: The number of replayed rows.
         seed: The seed of the shuffles.
         shuffled: Whether the rows are shuffled.
-        epochs: The number of epochs with rows of their own in the data set.
+        epochs: The number of epochs that have separate rows in the data set.
     """
 
     def __init__(
