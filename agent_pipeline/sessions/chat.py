@@ -67,7 +67,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 12
+VERSION = 13
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.
@@ -219,6 +219,9 @@ def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> 
     for call in named_calls.values():
         steps.add(call)
     steps.others += _mark_strange_fields(message, steps, parts.is_list)
+    if message.get("audio") and not (steps.words or steps.done):
+        # A later request repeats a spoken answer of OpenAI by its id only.
+        steps.others.append(mark_unread("audio without a transcript"))
     last_items = [*items_before[-1:], *steps.done]
     follows_a_result = bool(steps.results) or any(
         item.kind == "function_call_output" for item in last_items

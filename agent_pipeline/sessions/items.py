@@ -201,10 +201,12 @@ class _Assembly:
     def _start_answer(self, content: str, item: Item) -> Message:
         """Append an assistant message to the chat."""
         message: Message = {"role": "assistant", "content": content}
-        if not item.trained:
+        # Whatever stopped it, a text that ends within a thought is no answer.
+        is_cut = item.cut or (content.lstrip().startswith("<think>") and "</think>" not in content)
+        if is_cut or not item.trained:
             message["weight"] = 0
         self.chat.messages.append(message)
-        if item.cut:
+        if is_cut:
             self.chat.damage["cut_message"] += 1
         return message
 

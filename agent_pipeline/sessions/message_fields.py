@@ -23,8 +23,14 @@ STOP_REASON_FIELDS = (
 )
 """Fields that hold the reason why a model stopped writing."""
 
-CUT_FLAGS = ("interrupted", "partial", "aborted", "truncated", "unfinished")
-"""Flags that are true if a message was cut off."""
+CUT_FLAGS = (
+    *("interrupted", "partial", "aborted", "unfinished"),
+    *("truncated", "is_truncated", "completion_truncated"),
+)
+"""Flags that are true if a message, or the last message of a record, was cut off.
+
+verifiers writes `is_truncated`.
+"""
 
 ATTACHMENT_FIELDS = (
     "images",

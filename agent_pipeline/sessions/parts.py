@@ -204,12 +204,26 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
         return INVALID
     return Item(
         "function_call",
-        text,
+        _unparsed_arguments(call, text) or text,
         name=name,
         call_id=read_id(call, *_CALL_ID_FIELDS),
         trained=trained and not cut,
         cut=cut,
     )
+
+
+def _unparsed_arguments(call: JsonObject, text: str) -> str | None:
+    """Return a text for arguments that a library could not parse and left out of the record.
+
+    Inspect then records empty arguments and a `parse_error`, and LangChain an `error` in an invalid
+    call. The text is not JSON, so the call counts as damaged. Recorded arguments need no text.
+    """
+    error = call.get("parse_error")
+    if call.get("type") == "invalid_tool_call":
+        error = error or call.get("error") or "invalid tool call"
+    if not error or (text.strip() and parse_object(text) is None):
+        return None
+    return f"arguments that could not be parsed: {error}"
 
 
 def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:

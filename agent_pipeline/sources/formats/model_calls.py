@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sessions.evidence import find_stop_reason
 from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
-from agent_pipeline.sessions.message_fields import SOURCE_FIELDS
+from agent_pipeline.sessions.message_fields import CUT_FLAGS, SOURCE_FIELDS
 from agent_pipeline.sources.formats.cut_texts import is_cut_json, is_printed_object
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
@@ -111,11 +111,9 @@ def request_of(value: object) -> Exchange:
     request = value if isinstance(value, dict) else {}
     request = section(request, "config") | request  # Gemini keeps fields of the request in `config`
     system = first_of(request, *_SYSTEM)
-    head = (
-        [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}]
-        if system
-        else []
-    )
+    head = _system_messages(system)
+    if not system and isinstance(request.get("prompt"), dict):
+        head = [mark_unread("prompt template")]  # OpenAI stores the template of a Responses call
     messages = (
         messages_of(value, "user")
         if not request or "role" in request
@@ -130,6 +128,21 @@ def request_of(value: object) -> Exchange:
         request.get("model"),
         tools=request.get("tools") or request.get("functions") or tools,
     )
+
+
+def _system_messages(system: object) -> list[Any]:
+    """Return the messages that the system prompt of a request contains.
+
+    A response that used a stored prompt template lists the messages of the template.
+    """
+    if not system:
+        return []
+    if isinstance(system, list) and all(
+        isinstance(message, dict) and "role" in message for message in system
+    ):
+        return system
+    content = system.get("parts") if isinstance(system, dict) else system
+    return [{"role": "system", "content": content}]
 
 
 def response_of(value: object) -> Exchange:
@@ -288,6 +301,12 @@ def stop_reason(response: dict[str, object]) -> str | None:
     if isinstance(reason, list):  # a list has one reason per choice
         reason = reason[0] if reason else None
     return reason if isinstance(reason, str) and reason else None
+
+
+def record_stop_reason(record: dict[str, object]) -> str | None:
+    """Return the reason why the last answer of a record of messages stopped, or None."""
+    is_cut = any(record.get(name) is True for name in CUT_FLAGS)
+    return stop_reason(record) or ("length" if is_cut else None)
 
 
 def with_reason(messages: list[object], reason: str | None) -> list[object]:

@@ -12,7 +12,7 @@ from agent_pipeline.sources.formats.file_source import SessionFields
 from agent_pipeline.sources.formats.model_calls import (
     messages_of,
     prompt_messages,
-    stop_reason,
+    record_stop_reason,
     with_beginning,
     with_reason,
 )
@@ -34,8 +34,6 @@ the row itself may judge.
 """
 
 _VERDICTS = {"chosen": "acceptable", "rejected": "unacceptable"}
-_CUT = ("is_truncated", "truncated", "completion_truncated")
-"""Flags in rollouts (verifiers and others) that mean that a limit cut off the last turn."""
 
 
 class PromptCompletionSource(PlainSource):
@@ -113,10 +111,7 @@ def _conversation(record: Record, answer: object) -> list[object]:
     )
     if isinstance(answer, str) and answer_messages and isinstance(answer_messages[0], dict):
         answer_messages = [{"role": "assistant", "content": answer}]
-    reason = stop_reason(record) or (
-        "length" if any(record.get(name) is True for name in _CUT) else None
-    )
-    answer_messages = with_reason(answer_messages, reason)
+    answer_messages = with_reason(answer_messages, record_stop_reason(record))
     prompt_items, items = read_items(prompt), read_items(answer_messages)
     if not prompt_items:
         return (

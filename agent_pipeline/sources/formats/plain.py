@@ -31,6 +31,7 @@ from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.filler import without_filler
 from agent_pipeline.sources.formats.model_calls import (
     Exchange,
+    record_stop_reason,
     response_of,
     stop_reason,
     with_reason,
@@ -192,7 +193,7 @@ class OpenAIChatSource(PlainSource):
         if not isinstance(messages, list):
             return super().fields(record, location, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
-        answer_beside = _AnswerBeside(Exchange([]), stop_reason(record), [])
+        answer_beside = _AnswerBeside(Exchange([]), record_stop_reason(record), [])
         if has_more:
             answer_beside = _read_answer_beside(record, read_items(messages))
         answer = answer_beside.answer
@@ -247,7 +248,7 @@ def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
     ]
     is_answered = bool(spoken) and spoken[-1].kind == "message" and spoken[-1].role == "assistant"
     status_fields = chosen(record, ("status", "incomplete_details", "finish_reason", "stop_reason"))
-    answer, reason = Exchange([]), stop_reason(record)
+    answer, reason = Exchange([]), record_stop_reason(record)
     used, unreadable = [], []
     for name in _ANSWERS:
         value = decoded(record.get(name))
@@ -275,6 +276,7 @@ def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
             used.append(name)
             answer = answer if answer.messages else exchange
     if answer.messages:
+        answer = answer._replace(messages=with_reason(answer.messages, reason))
         return _AnswerBeside(answer, None, used)
     if unreadable and not used and not is_answered:
         return _AnswerBeside(Exchange([mark_unread(unreadable[0])]), None, used)

@@ -375,7 +375,7 @@ def _call_in(record: Record) -> tuple[Record, Record]:
     """Return the request and the response in a record, or empty objects."""
     if _is_response(record):
         return chosen(
-            record, ("instructions", "input", "tools", "model", "previous_response_id")
+            record, ("instructions", "prompt", "input", "tools", "model", "previous_response_id")
         ), record
     if record.get("object") == "chat.completion":
         return chosen(record, ("messages", "tools", "model")), record
