@@ -2,7 +2,8 @@
 
 A rule is proposed only if it also tells something: a bound or a word of a record is proposed if
 chance does not explain that all records with a call satisfy it, and many records without a call do
-not. A person decides whether a rule is meant, because a rule that always held may be luck.
+not. The more rules are tried, the less may chance explain each of them. A person decides whether a
+rule is meant.
 """
 
 from collections import Counter, defaultdict
@@ -35,7 +36,11 @@ from agent_pipeline.sessions.transcript import pair_calls
 MIN_SESSIONS = 20
 """Smallest number of good sessions with a call of the tool."""
 MAX_CHANCE = 0.001
-"""Largest probability that a rule about a record holds by chance."""
+"""Largest probability that any of the rules that are tried for a tool holds by chance.
+
+Each rule of one form gets an equal part (Bonferroni), because among 1,000 words one is lacking by
+luck.
+"""
 _MAX_CROSSED = 100
 """Largest number of calls whose values are paired with the values of other calls."""
 _Value = TypeVar("_Value")
@@ -209,11 +214,12 @@ def _propose_for(
         for proposal in stated
         if proposal.precondition.startswith(f"record_at_most_stated({link.names}, {name!r}, ")
     }
-    for name in sorted(set.intersection(*({*record.numbers} for record in acted)) - limited):
+    names = sorted(set.intersection(*({*record.numbers} for record in acted)) - limited)
+    for name in names:
         values = [record.numbers[name] for record in acted]
         other_values = [record.numbers[name] for record in others if name in record.numbers]
         for is_most in (True, False):
-            bound = _find_bound(values, other_values, is_most)
+            bound = _find_bound(values, other_values, is_most, 2 * len(names))
             if bound is None:
                 continue
             beyond = sum(value > bound if is_most else value < bound for value in other_values)
@@ -261,7 +267,7 @@ def _propose_multiples(
         def holds(value: float, pair: tuple[float, float]) -> bool:
             return is_multiple_of(value, *pair)
 
-        if _is_meant(values, pairs, holds):
+        if _is_meant(values, pairs, holds, len(names) * (len(names) - 1)):
             yield link.propose(
                 "multiple_of_record",
                 f"{argument!r}, {link.names}, {number!r}, {most!r}",
@@ -281,6 +287,7 @@ def _propose_stated_limits(link: _Link) -> Iterator[ProposedPrecondition]:
                 [record.numbers[name] for record in link.records],
                 [numbers[limit] for numbers in stated],
                 le,
+                len(names) * len(limits),
             ):
                 yield link.propose(
                     "record_at_most_stated",
@@ -299,7 +306,7 @@ def _propose_stated_limits(link: _Link) -> Iterator[ProposedPrecondition]:
             if not all(is_number(value) for value, _ in pairs) or len(pairs) < MIN_SESSIONS // 2:
                 continue
             values = [float(str(value)) for value, _ in pairs]
-            if _is_meant(values, [most for _, most in pairs], le):
+            if _is_meant(values, [most for _, most in pairs], le, len(arguments[0]) * len(limits)):
                 yield link.propose(
                     "argument_at_most_stated",
                     f"{name!r}, {limit!r}",
@@ -311,14 +318,20 @@ def _propose_stated_limits(link: _Link) -> Iterator[ProposedPrecondition]:
 def _propose_stated_words(link: _Link) -> Iterator[ProposedPrecondition]:
     """Yield a proposal per word that a record has only if the system message has it, too."""
     stated = [stated_words(context) for context in link.contexts]
-    for word in sorted(set().union(*(record.words for record in link.records))):
+    shares = {
+        word: sum(word in system_words for system_words in stated) / len(stated)
+        for word in set().union(*(record.words for record in link.records))
+    }
+    # A word that the system message always has, or never has, shows nothing.
+    tried = sorted(word for word, share in shares.items() if 0 < share < 1)
+    for word in tried:
         having = [
-            words
-            for record, words in zip(link.records, stated, strict=True)
+            system_words
+            for record, system_words in zip(link.records, stated, strict=True)
             if word in record.words
         ]
-        share = sum(word in words for words in stated) / len(stated)
-        if all(word in words for words in having) and share ** len(having) <= MAX_CHANCE:
+        is_luck = len(tried) * shares[word] ** len(having) > MAX_CHANCE
+        if not is_luck and all(word in system_words for system_words in having):
             yield link.propose(
                 "word_is_stated",
                 f"{link.names}, {word!r}",
@@ -327,11 +340,20 @@ def _propose_stated_words(link: _Link) -> Iterator[ProposedPrecondition]:
 
 
 def _is_meant(
-    values: Sequence[_Value], others: Sequence[_Other], holds: Callable[[_Value, _Other], bool]
+    values: Sequence[_Value],
+    others: Sequence[_Other],
+    holds: Callable[[_Value, _Other], bool],
+    tried: int,
 ) -> bool:
     """Return whether a relation holds for all pairs, and chance does not explain it.
 
     Chance is measured on pairs of values of different calls.
+
+    Args:
+        values: A value of each call.
+        others: The value that it is compared with.
+        holds: The relation.
+        tried: The number of relations of this form that are tried.
     """
     if not all(map(holds, values, others)):
         return False
@@ -341,7 +363,7 @@ def _is_meant(
         for other_index, other in enumerate(others[:_MAX_CROSSED])
         if value_index != other_index
     ]
-    return bool(crossed) and (sum(crossed) / len(crossed)) ** len(values) <= MAX_CHANCE
+    return bool(crossed) and tried * (sum(crossed) / len(crossed)) ** len(values) <= MAX_CHANCE
 
 
 def _is_product(names: Sequence[str]) -> Callable[[float, Record], bool]:
@@ -381,15 +403,13 @@ def _choose_words(acted: Sequence[Record], others: Sequence[Record]) -> Iterator
     Each further word must tell something about the records that have the earlier words.
     """
     common = set.intersection(*({*record.words} for record in acted))
+    tried = len(common)
     while True:
-        longest_first = sorted(common, key=lambda word: (-len(word), word))
         lacking = Counter(
-            {word: sum(word not in record.words for record in others) for word in longest_first}
+            {word: sum(word not in record.words for record in others) for word in common}
         )
-        if not lacking:
-            return
-        [(word, count)] = lacking.most_common(1)
-        if not count or _chance(len(acted), len(others), count) > MAX_CHANCE:
+        word = _most_frequent(lacking)
+        if not word or tried * _chance(len(acted), len(others), lacking[word]) > MAX_CHANCE:
             return
         yield word
         common.discard(word)
@@ -399,28 +419,44 @@ def _choose_words(acted: Sequence[Record], others: Sequence[Record]) -> Iterator
 def _list_absent_words(acted: Sequence[Record], others: Sequence[Record]) -> Iterator[str]:
     """Yield words that no record with a call has, and that chance does not explain."""
     present: frozenset[str] = frozenset().union(*(record.words for record in acted))
+    tried = len(frozenset().union(*(record.words for record in others)) - present)
     while True:
-        counts = Counter(word for record in others for word in sorted(record.words - present))
-        if not counts:
-            return
-        [(word, count)] = counts.most_common(1)
-        if _chance(len(acted), len(others), count) > MAX_CHANCE:
+        having = Counter(word for record in others for word in record.words - present)
+        word = _most_frequent(having)
+        if not word or tried * _chance(len(acted), len(others), having[word]) > MAX_CHANCE:
             return
         yield word
         others = [record for record in others if word not in record.words]
 
 
+def _most_frequent(counts: Mapping[str, int]) -> str:
+    """Return the word with the highest count, or an empty text if all counts are 0.
+
+    Words that always stand together, such as `delivered 12 days ago`, have equal counts. The
+    longest of them is the likeliest to carry the meaning.
+    """
+    most = max(counts.values(), default=0)
+    words = [word for word, count in counts.items() if count == most and most]
+    return min(words, key=lambda word: (-len(word), word), default="")
+
+
 def _find_bound(
-    values: Sequence[float], other_values: Sequence[float], is_most: bool
+    values: Sequence[float], other_values: Sequence[float], is_most: bool, tried: int
 ) -> float | None:
     """Return the bound between the values with a call and the other values, or None.
 
     The bound lies in the middle between the outermost value with a call and the next other value.
+
+    Args:
+        values: The values with a call.
+        other_values: The values without a call.
+        is_most: Whether the bound is an upper bound.
+        tried: The number of bounds that are tried.
     """
     sign = 1 if is_most else -1
     outermost = max(sign * value for value in values)
     beyond = [sign * value for value in other_values if sign * value > outermost]
-    if not beyond or _chance(len(values), len(other_values), len(beyond)) > MAX_CHANCE:
+    if not beyond or tried * _chance(len(values), len(other_values), len(beyond)) > MAX_CHANCE:
         return None
     middle = (outermost + min(beyond)) / 2
     are_whole = all(value == floor(value) for value in [*values, *other_values])
