@@ -112,6 +112,8 @@ def _describe_agent(agent: "AgentStatus", width: int, today: datetime) -> Iterat
         yield from _wrap("champion", champion, width)
         if model.latest != model.champion and model.latest:
             yield from _wrap("candidate", model.latest[:16], width)
+    if agent.traffic:
+        yield from _wrap("traffic", agent.traffic, width)
     for sentence in agent.changed_requests:
         yield from _wrap("requests", sentence, width)
     for sentence in agent.waits:

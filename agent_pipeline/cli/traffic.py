@@ -47,8 +47,8 @@ def traffic(
     }
     folder = write_traffic(lake, key, rules, models)
     lines = [
-        f"The champion of {key} ({rules.champion or 'none'}) answers {wanted:.3g} of the "
-        f"conversations. Before, it was {before.share:.3g}.",
+        f"The champion of {key} ({rules.champion or 'none'}) answers {100 * wanted:.3g} % of the "
+        f"conversations. Before, it was {100 * before.share:.3g} %.",
         f"Start the proxy with: litellm --config {folder / 'config.yaml'}",
     ]
     if rules.log not in {str(location) for location in settings.stores}:

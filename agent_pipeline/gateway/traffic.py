@@ -78,6 +78,22 @@ def read_rules(lake: Lake) -> dict[str, TrafficRules]:
         ) from error
 
 
+def describe_rules(rules: TrafficRules) -> str:
+    """Return the champion's share and the rules for its calls, in words.
+
+    Example:
+        >>> describe_rules(TrafficRules(share=0.05, act="sure"))
+        'the champion answers 5 % of the conversations; accepted calls: sure'
+    """
+    parts = [f"the champion answers {100 * rules.share:.3g} % of the conversations"]
+    if rules.share:
+        parts.append(f"accepted calls: {rules.act}")
+        count = len(rules.preconditions)
+        if count:
+            parts.append(f"{count} {'tool' if count == 1 else 'tools'} with preconditions")
+    return "; ".join(parts)
+
+
 def write_traffic(
     lake: Lake, key: PartitionKey, rules: TrafficRules, models: Mapping[str, Models]
 ) -> Path:
@@ -193,7 +209,7 @@ def _describe_stop(key: PartitionKey, share: float) -> str:
     """Return a sentence, or an empty text if the share was 0 before."""
     if not share:
         return ""
-    return f"The share of {key} in the traffic of LiteLLM is 0 now. It was {share:.3g}."
+    return f"The share of {key} in the traffic of LiteLLM is 0 now. It was {100 * share:.3g} %."
 
 
 def make_config(models: Mapping[str, Models]) -> str:

@@ -4,6 +4,7 @@ The models alone belong to `model_list`. The next night belongs to `defs.automat
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
-from agent_pipeline.gateway.traffic import read_rules
+from agent_pipeline.gateway.traffic import describe_rules, read_rules
 from agent_pipeline.governance.model_list import ModelSummary, summarize_models
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
@@ -43,6 +44,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         waits: What waits for a person, one sentence each.
         changed_requests: How the newest sessions differ from the requests that a model was trained
             for, one sentence per model.
+        traffic: The champion's share of the traffic, and its accepted calls; empty without a
+            gateway.
         next_step: The next sensible command, without the name of the program.
     """
 
@@ -59,6 +62,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelSummary | None
     waits: list[str]
     changed_requests: list[str] = []
+    traffic: str = ""
     next_step: str
 
 
@@ -97,6 +101,7 @@ def read_agent_status(settings: Settings, key: PartitionKey) -> AgentStatus:
         DataError: A table is damaged, or an artifact is of an older version.
     """
     lake = settings.open_lake()
+    gateway = _read_gateway(settings, key)
     was_read = lake.has("sessions", key) or lake.has("curated_sessions", key)
     uses = _count_values(lake, "curated_sessions", "drop_reason", key, KEPT)
     verdicts = _count_values(lake, "judged_sessions", "verdict", key, NO_VERDICT)
@@ -117,36 +122,43 @@ def read_agent_status(settings: Settings, key: PartitionKey) -> AgentStatus:
         trained_at=training.trained_at,
         training=training.text,
         model=model,
-        waits=[*_list_waiting(key, model, dropped), *describe_old_rules(settings, key)],
+        waits=[*_list_waiting(key, model, dropped), *gateway.waits],
         changed_requests=describe_changes(lake, key),
+        traffic=gateway.traffic,
         next_step=_choose_next_step(key, was_read, model, uses),
     )
 
 
-def describe_old_rules(settings: Settings, key: PartitionKey) -> list[str]:
-    """Return a sentence if the gateway checks the champion's calls by earlier settings.
+class _Gateway(NamedTuple):
+    """The traffic of a champion, in words, and what waits for a person."""
+
+    traffic: str = ""
+    waits: Sequence[str] = ()
+
+
+def _read_gateway(settings: Settings, key: PartitionKey) -> _Gateway:
+    """Return the champion's traffic, and whether the gateway checks its calls by earlier settings.
 
     The settings `reads`, `act` and `preconditions` reach the gateway only if `agent-pipeline
-    traffic` runs. An agent whose champion gets no traffic has no sentence.
+    traffic` runs. If the champion gets no traffic, nobody has to run the command.
     """
     try:
         rules = read_rules(settings.open_lake()).get(str(key))
     except DataError as error:
-        return [str(error)]
-    if rules is None or not rules.share:
-        return []
+        return _Gateway(waits=[str(error)])
+    if rules is None:
+        return _Gateway()
     are_same = {
         "reads": set(rules.reads) == set(settings.reads(key)),
         "act": rules.act == settings.traffic(key).act,
         "preconditions": rules.preconditions == settings.preconditions(key),
     }
     changed = [name for name, is_same in are_same.items() if not is_same]
-    if not changed:
-        return []
-    return [
+    waits = [
         "The gateway checks calls by earlier settings, because these settings have changed: "
         f"{', '.join(changed)}. Run `agent-pipeline traffic {key}`."
     ]
+    return _Gateway(describe_rules(rules), waits if changed and rules.share else ())
 
 
 def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:

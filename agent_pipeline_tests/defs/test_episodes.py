@@ -102,6 +102,22 @@ def run_check(
     return check, made.metadata
 
 
+@pytest.mark.parametrize("world", ["", REPLAYED])
+def test_agent_that_plays_nothing(tmp_path: Path, world: str) -> None:
+    """Without a world, or without recordings, the asset says why it has no figures, and warns."""
+    lake = Lake(str(tmp_path))
+    settings = SimpleNamespace(episodes_world=lambda key: world)
+    workspace = SimpleNamespace(settings=lambda: settings, open_lake=lambda: lake)
+    exported = artifact(lake, "gguf_export", KEY)
+    with dg.build_asset_context(partition_key=str(KEY)) as context:
+        made = episodes(context, gguf_export=exported, workspace=workspace, pipes=None)
+    (check,) = made.check_results
+    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
+    assert made.metadata["world"] == "none"
+    assert made.metadata["no_episodes"] in check.description
+    assert ("world" in made.metadata["no_episodes"]) == (not world)
+
+
 @pytest.mark.parametrize("tells_harm", [True, False])
 def test_check_of_a_world_without_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_harm: bool

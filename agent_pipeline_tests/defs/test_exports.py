@@ -14,6 +14,8 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.report import ExportReport, read_export_report
+from agent_pipeline.gateway.traffic import describe_rules, read_rules, write_traffic
+from agent_pipeline.gateway.turn_checks import TrafficRules
 from agent_pipeline.keys import parse_key
 from agent_pipeline.progress import silent
 from agent_pipeline.sessions.session import hash_json
@@ -129,13 +131,14 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     second = made.lake.latest("gguf_export", KEY)
     assert first.identity != second.identity and made.served() == first.identity
     made.lake.set_champion(second)
+    rules = TrafficRules(share=0.05, champion=first.identity[:16], act="reads")
+    write_traffic(made.lake, KEY, rules, {})
     result = made.run("serving")
     assert made.served() == second.identity
-    assert (
-        result.asset_materializations_for_node("serving")[0]
-        .metadata["serves"]
-        .value.endswith(" (champion)")
-    )
+    metadata = result.asset_materializations_for_node("serving")[0].metadata
+    assert metadata["serves"].value == f"{second.identity[:16]} (champion)"
+    assert metadata["traffic"].value == describe_rules(read_rules(made.lake)[str(KEY)])
+    assert "5 %" in metadata["traffic"].value
 
 
 def export_by_task(made: Exports, adapter: Artifact, outtype: str = "f16") -> dict[str, Any]:

@@ -64,6 +64,14 @@ def test_person_promotes(bench: Bench, promoted: Probation, tmp_path: Path) -> N
     assert bench.lake.pointers(EXPORT, KEY).champion == promoted.night.export.identity
 
 
+def test_nothing_to_compare(bench: Bench, promoted: Probation) -> None:
+    """Without tasks of both models there is no p-value: 1 would look like a result."""
+    put_judged(bench.lake, many("gpt-5", 20, 5, -20, "old "))
+    result = bench.run(str(KEY), "production")
+    assert "Nothing is compared" in metadata(result, "production")["comparison"]
+    assert not [key for key in metadata(result, "production") if key.startswith("p_value")]
+
+
 def test_page(bench: Bench, promoted: Probation) -> None:
     assert bench.run(str(KEY), "production").success
     page = TestClient(make_app(load_settings())).get(f"/{KEY}/production")

@@ -21,6 +21,7 @@ from agent_pipeline.defs.specs import (
 from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.report import ExportReport, parse_export_report
+from agent_pipeline.gateway.traffic import describe_rules, read_rules
 from agent_pipeline.promotion.champions import how_to_promote, serve
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import Redactor
@@ -188,13 +189,16 @@ def serving(
             )
         for line in serves.messages:
             context.log.info(line)
+        rules = read_rules(lake).get(str(key))
+        traffic = {"traffic": describe_rules(rules)} if rules else {}
     if champion:
         yield dg.MaterializeResult(
             value=serves.artifact,
             data_version=version(serves.artifact.identity),
             metadata={
-                "serves": f"{champion.identity} (champion)",
+                "serves": f"{champion.identity[:16]} (champion)",
                 "folder": dg.MetadataValue.path(str(serves.folder)),
                 "messages": "\n".join(serves.messages),
+                **traffic,
             },
         )

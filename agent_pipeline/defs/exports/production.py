@@ -100,6 +100,7 @@ def production(
                     {
                         f"{name}_against_{comparison.rival.replace(' ', '_')}": value
                         for comparison in report.comparisons
+                        if comparison.pairs
                         for name, value in (
                             ("p_value", comparison.p_value),
                             ("drop", comparison.drop.value),

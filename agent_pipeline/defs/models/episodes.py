@@ -144,7 +144,8 @@ def episodes(
     the verdicts of this world can be trusted (metadata `tape_proof`).
 
     If the agent has no such world, no episode is played. The asset is then materialized without
-    figures, because `champion` comes after it, and its check warns that nothing was measured.
+    figures, because Dagster would otherwise skip `champion`, which comes after it. The metadata
+    says why no episode was played, and the check warns.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -155,11 +156,10 @@ def episodes(
                 f"{key} plays no episodes, because {why_not}. The setting agents.*.world names a "
                 "world (docs/how-to/write-a-world.md)."
             )
-            unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", {"world": "none"})
+            reason = {"no_episodes": why_not, "world": "none"}
+            unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", reason)
             return dg.MaterializeResult(
-                value=None,
-                metadata={"world": "none", **chosen.metadata},
-                check_results=[unmeasured],
+                value=None, metadata={**reason, **chosen.metadata}, check_results=[unmeasured]
             )
         config = in_force(context, workspace, EpisodesConfig)
         params = {
