@@ -7,7 +7,9 @@ from math import sqrt
 
 
 def wilson(share: float, trials: float, quantile: float) -> tuple[float, float]:
-    """Return Wilson's interval (1927) of a share. It contains the share and lies between 0 and 1.
+    """Return Wilson's interval (1927) of a share.
+
+    The interval contains the share and lies between 0 and 1.
 
     Args:
         share: The observed share.

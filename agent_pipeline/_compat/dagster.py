@@ -148,7 +148,8 @@ def execute_shell_run(
 def _log_copiers_ignore_interrupts() -> Iterator[None]:
     """Keep Ctrl-C away from the processes that copy a step's output to the screen.
 
-    They would print a stack trace. Dagster has no option for the session of these processes.
+    Otherwise, these processes would print a stack trace. Dagster has no option for the session of
+    these processes.
     """
     from dagster._core.execution import compute_logs
 

@@ -226,8 +226,8 @@ def render_jinja(
     """Return a conversation as text, rendered by a chat template.
 
     `apply_chat_template` cannot be used: it refuses an empty conversation, which is what comes
-    before a greeting of the assistant, and it needs a tokenizer. It calls this function, which
-    transformers does not document.
+    before a greeting of the assistant, and it needs a tokenizer. `render_jinja` calls the function
+    below, which transformers does not document.
 
     Args:
         jinja: The chat template.

@@ -38,7 +38,7 @@ class PlannedNight(msgspec.Struct, frozen=True):
     Attributes:
         begins: The time at which the night begins.
         agents: The agents that the night runs, in the order of the runs, and then the other agents.
-        note: What must be done so that the night begins; empty if nothing.
+        note: The action that is needed so that the night begins; empty if none is needed.
     """
 
     begins: str

@@ -113,7 +113,7 @@ class Task(Generic[Params]):
     def origin(self) -> dict[str, Any]:
         """Return the part of an artifact's identity that identifies the code.
 
-        It has the task, its version and the versions of its libraries.
+        This part consists of the task, its version and the versions of its libraries.
         """
         return {
             "task": self.name,

@@ -604,6 +604,7 @@ STEP_GROUPS = tuple(map(name_adapter_asset, STEPS))
 def owning_asset(group: str) -> str:
     """Return the asset to which a group of options belongs.
 
-    It is `adapter` for a training step, and otherwise the group's own name.
+    The options of a training step belong to `adapter`. All other groups have the name of their
+    asset.
     """
     return ADAPTER if group in STEP_GROUPS else group

@@ -389,7 +389,7 @@ class Settings(BaseSettings):
     def shares_lake(self) -> bool:
         """True if other machines can open the lake.
 
-        They can if it is in a bucket, or in the folder `shared`.
+        Other machines can open a lake that is in a bucket or in the folder `shared`.
         """
         lake = self.open_lake()
         return not lake.is_local or bool(

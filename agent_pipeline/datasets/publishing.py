@@ -267,7 +267,7 @@ def _read_rows(
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
     """Write the dataset's Hugging Face folder.
 
-    It has a Parquet file per split with rows. The card is written last.
+    The folder has one Parquet file per split with rows. The card is written last.
     """
     schema = lake.open(publication.asset, publication.key).schema_arrow.remove_metadata()
     if _has_forms(lake, publication):

@@ -1,8 +1,8 @@
 """Names and keys in Dagster, with the prefix of the setting `key_prefix`.
 
 The prefix keeps assets, jobs, schedules, sensors and resources apart from those of another project
-in the same Dagster instance. It appears in Dagster only: settings, tables and folders use the
-asset's name.
+in the same Dagster instance. The prefix appears in Dagster only: settings, tables and folders use
+the asset's name.
 """
 
 import dagster as dg

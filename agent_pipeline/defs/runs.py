@@ -148,7 +148,7 @@ class LastRuns:
         """Return whether nothing has changed since the partition's last successful run.
 
         That run used exactly these versions of store, settings and code, and left no session for
-        the language model to judge. It trained, or found fewer new sessions than are needed.
+        the language model to judge. The run trained, or found fewer new sessions than are needed.
         """
         last = self.tags(partition)
         waiting = last.get(WAITING_TAG)

@@ -95,7 +95,7 @@ class _ModelAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Options of an evaluation. They apply to both models.
+    """Options of an evaluation. The options apply to both models.
 
     Attributes:
         max_samples: The maximum number of turns to answer; 0 means that no turn is answered.

@@ -60,7 +60,7 @@ def greedy(
 class Writer:
     """A writer of greedy continuations.
 
-    It generates only the continuations that cannot be verified without generation.
+    The writer generates only the continuations that cannot be verified without generation.
 
     Continuations are generated in batches.
     """

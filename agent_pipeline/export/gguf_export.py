@@ -213,7 +213,7 @@ def export(
 
 
 def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) -> Path:
-    """Return the base model as an f16 GGUF file. It is converted once per machine.
+    """Return the base model as an f16 GGUF file. The base model is converted once per machine.
 
     The file is converted again if it does not match its checksum.
 

@@ -150,8 +150,8 @@ class ListenAt:
 
 
 class LlamaCpp:
-    """A GGUF file in memory, perhaps with an adapter. It is a context manager, because the file
-    takes hundreds of megabytes.
+    """A GGUF file in memory, perhaps with an adapter. An instance is a context manager, because the
+    file takes hundreds of megabytes.
 
     `chat_template` is the given template, or the GGUF's own template, or llama.cpp's ChatML if the
     file has no template. `context_length` is the longest context that the model supports.

@@ -115,8 +115,8 @@ def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir
 
 
 def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
-    """Return the float32 logits (positions, vocabulary) at the last positions of a prompt. They
-    depend on all earlier positions too.
+    """Return the float32 logits (positions, vocabulary) at the last positions of a prompt. These
+    logits depend on all earlier positions, too.
     """
     import torch
 

@@ -277,8 +277,8 @@ def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_fie
 def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
     """Return the data version of a partition, and its number of sessions.
 
-    The version is the sha256 of the sessions' ids and digests, in order. It changes if any data
-    changes that the reader uses. Copying or vacuuming a file does not change it.
+    The version is the sha256 of the sessions' ids and digests, in order. The version changes if any
+    data changes that the reader uses. Copying or vacuuming a file does not change it.
     """
     fingerprint = hashlib.sha256()
     sessions = 0

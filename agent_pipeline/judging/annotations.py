@@ -240,8 +240,8 @@ def _measure_agreement(first: str, second: str, pairs: VerdictPairs) -> Annotato
 def estimate_kappa_interval(pairs: VerdictPairs) -> tuple[float, float]:
     """Return the 95 % interval of Cohen's kappa.
 
-    It is the central interval of the posterior distribution with Jeffreys' prior. Unlike the normal
-    interval, it has a width if two annotators agreed on every session.
+    The interval is the central interval of the posterior distribution with Jeffreys' prior. Unlike
+    the normal interval, it has a width if two annotators agreed on every session.
     """
     verdicts: tuple[Verdict, ...] = ("acceptable", "unacceptable")
     counts = [pairs[first, second] + _PRIOR for first in verdicts for second in verdicts]

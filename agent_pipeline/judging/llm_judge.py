@@ -4,11 +4,11 @@ The rubric is a Jinja template over the evaluation context. The required form of
 to the filled rubric. An answer in any other form is not an opinion; it is counted, and its meaning
 is not guessed. Calls to the endpoint belong to `llm_client`.
 
-A session is data, and it may contain instructions to the judge. It stands between two boundary
-lines as JSON, one message per line. The boundary is a hash of 128 bits of the whole session. So no
-text in the session can contain its own boundary, and the same session is always the same question,
-which is paid for once. The filter `json` escapes every character that could end a line, begin a
-special token of a chat template, or hide text.
+A session is data, and it may contain instructions to the judge. In the question, the session is
+between two boundary lines, as one line of JSON per message. The boundary is a hash of 128 bits of
+the whole session. So no text in the session can contain its own boundary, and the same session is
+always the same question, which is paid for once. The filter `json` escapes every character that
+could end a line, begin a special token of a chat template, or hide text.
 
 A language model may still obey an instruction that it reads as data. So no session with a text that
 addresses a judge is judged by a machine (`judge_orders`), and a judge is trusted only after a check
@@ -87,8 +87,8 @@ class LlmJudge:
     def ask_opinion(self, context: EvaluationContext) -> "Future[Opinion]":
         """Ask the model for an opinion of a session, and return its future.
 
-        The future raises SettingsError if the rubric cannot be filled in. It also raises the errors
-        of the client.
+        The future raises SettingsError if the rubric cannot be filled in. The future also raises
+        the errors of the client.
         """
         return self.client.pool.submit(self._find_opinion, context)
 

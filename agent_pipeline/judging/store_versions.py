@@ -28,7 +28,7 @@ FindLabels = Callable[[PartitionKey], Path | None]
 class StoreVersion(msgspec.Struct, kw_only=True):
     """The data version of one partition.
 
-    It covers the sessions and labels, without forgotten sessions.
+    The version covers the sessions and the labels, without forgotten sessions.
 
     Attributes:
         version: The version.

@@ -1,9 +1,9 @@
 """Facts about each agent turn, such as a tool error.
 
 A turn is one message of the agent with its calls and their results. The facts form the column
-`turns` of `judged_sessions`, in the order of the agent's messages. They determine which turns are
-not trained, and a review shows them. Facts are never a verdict, and a verdict on a session never
-becomes a fact about its turns.
+`turns` of `judged_sessions`, in the order of the agent's messages. The facts determine which turns
+are not trained, and a review shows the facts. Facts are never a verdict, and a verdict on a session
+never becomes a fact about its turns.
 """
 
 from collections.abc import Mapping, Sequence

@@ -159,8 +159,9 @@ class ChatRenderer:
     def trains_turns_apart(self, messages: Sequence[Message] = ()) -> bool:
         """Return whether each assistant turn of a conversation is trained as a separate row.
 
-        This is so if the template is not prefix-preserving. It is also so if the server will not
-        repeat a call as it was recorded, because it rounds the numbers of earlier calls.
+        Turns are trained separately if the template is not prefix-preserving. Turns are also
+        trained separately if the server would repeat a call differently than it was recorded,
+        because the server rounds the numbers of earlier calls.
         """
         if not self.template.prefix_preserving:
             return True

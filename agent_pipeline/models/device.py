@@ -41,7 +41,7 @@ class Device:
     def number_format(self) -> str:
         """Return the device and the number format of the weights.
 
-        They determine the results up to rounding.
+        The device and the number format determine the results up to rounding.
         """
         return f"{self.name} {'bfloat16' if self.bf16 else 'float32'}"
 
@@ -189,8 +189,8 @@ def measure_product_speeds() -> dict[str, float]:
     MKL has no AVX-512 for AMD's CPUs, and oneDNN has: a factor of 2.3 on Zen 5. The measurement
     takes 0.3 seconds, once per process.
 
-    One thread computes, and its own processor time counts. Other load on the machine therefore
-    does not change the result.
+    The product is computed by one thread, and only the processor time of this thread counts. Other
+    load on the machine therefore does not change the result.
 
     Returns:
         How many times faster products are by `oneDNN` (0 if oneDNN rounds them), and in `bfloat16`.

@@ -1,4 +1,4 @@
-"""The number of threads that compute a model on a CPU. It follows the load of the machine.
+"""The number of threads that compute a model on a CPU. The number follows the load of the machine.
 
 The threads of a product wait for each other. If another process takes the core of one thread, all
 threads wait until the core is free again: two threads then take several times as long as one. So

@@ -282,7 +282,7 @@ class ReviewDesk:
         return ServedLinks(key).page("review", id=following, last=session_id, annotator=name)
 
     def _read_queue(self, key: PartitionKey) -> list[QueuedSession]:
-        """Return the sessions of a review. They are chosen once per version of the table."""
+        """Return the sessions of a review, which are chosen once per version of the table."""
         if not self._lake.has(TABLE, key):
             raise DataError(
                 f"The lake {self._lake.root} has no judged sessions of {key}: run "

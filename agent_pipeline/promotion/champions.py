@@ -360,7 +360,7 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
 
     A champion that was rolled back does not count as an earlier champion, so a second rollback goes
     further back. If the last rollback was killed before its champion was served
-    (`interrupted_rollback`), this call moves nothing. It can therefore be repeated safely.
+    (`interrupted_rollback`), this call moves nothing. The call can therefore be repeated safely.
 
     Args:
         lake: The lake.

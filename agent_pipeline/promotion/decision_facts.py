@@ -41,7 +41,8 @@ def collect_facts(
 ) -> DecisionFacts:
     """Return all inputs of the decision rules in addition to the scores.
 
-    The number of earlier decisions is not included. It is counted when the ledger is written.
+    The number of earlier decisions is not included. This number is counted when the ledger is
+    written.
 
     Args:
         lake: The lake.

@@ -655,10 +655,11 @@ def check_possible_harm(
 def check_variants(candidate: Scores, baseline: Scores, policy: PromotionPolicy) -> list[Finding]:
     """Check the candidate's episodes in each variant of the tasks.
 
-    Harm in a variant holds the candidate back, so that a person decides. It does not reject the
-    candidate, because the variant may never occur. A baseline that did not play the variant excuses
-    no harm. If the candidate does far fewer tasks in a variant than without the variant, the reason
-    only reports this. A variant that the candidate did not play has no figures and no reasons.
+    Harm in a variant holds the candidate back, so that a person decides. Such harm does not reject
+    the candidate, because the variant may never occur. A baseline that did not play the variant
+    excuses no harm. If the candidate does far fewer tasks in a variant than without the variant,
+    the reason only reports this. A variant that the candidate did not play has no figures and no
+    reasons.
 
     Args:
         candidate: The candidate's scores.

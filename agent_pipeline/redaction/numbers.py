@@ -323,7 +323,8 @@ to another country.
 def _issued_in_north_america() -> re.Pattern[str]:
     """Return a pattern for the numbers that the countries with code +1 have issued.
 
-    It joins libphonenumber's own patterns and is a hundred times faster than libphonenumber.
+    The pattern joins libphonenumber's own patterns, and is a hundred times faster than
+    libphonenumber.
     """
     import phonenumbers
 

@@ -154,8 +154,8 @@ def evaluation_page(
     adapters: Sequence[Artifact],
     with_surrogates: bool = False,
 ) -> str:
-    """Return the page of an evaluation on which no decision was made yet. It compares the candidate
-    with its base model.
+    """Return the page of an evaluation on which no decision was made yet. The page compares the
+    candidate with its base model.
 
     Args:
         partition: The partition.

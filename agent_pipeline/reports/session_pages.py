@@ -329,7 +329,7 @@ def _written(lake: Lake, asset: str, key: PartitionKey) -> float:
 
 
 def _read_lines(lake: Lake, asset: str, key: PartitionKey) -> tuple[SessionLine, ...]:
-    """Return the lines of all sessions, newest first. They are read once per version of a table."""
+    """Return the lines of all sessions, newest first, read once per version of a table."""
     state = lake.table(asset, key).stat()
     return _read_lines_of_version(lake, asset, key, f"{state.st_mtime}:{state.st_size}")
 

@@ -89,8 +89,8 @@ def hash_spoken(row: Row) -> str:
 def get_row_key(row: Row) -> str:
     """Return the key that identifies a row.
 
-    It is the id of its session. If the id is missing, it is the row's own id, or else the hash of
-    its content.
+    The key is the id of the row's session. If this id is missing, the key is the row's own id, or
+    else the hash of its content.
     """
     return str(row.get("session_id") or row.get("row_id") or hash_json(row))
 

@@ -182,8 +182,8 @@ def find_farthest(
 ) -> list[tuple[int, float]]:
     """Find rows one after another, so that each row is the farthest from all rows found before it.
 
-    This is greedy k-center (Gonzalez 1985). It ends early if every remaining row equals a chosen
-    row.
+    This is greedy k-center (Gonzalez 1985). The search ends early if every remaining row equals a
+    chosen row.
 
     Args:
         vectors: (n, d) float, unit vectors.

@@ -143,7 +143,7 @@ def load_strategy(name: str) -> Strategy:
 def _sort_by_score(pick: Pick) -> tuple[float, int]:
     """Return the key by which picked rows are sorted.
 
-    It sorts by score, highest first, and then by index.
+    The key sorts by score, highest first, and then by index.
     """
     return (-(pick.score or 0), pick.index)
 

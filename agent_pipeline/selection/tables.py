@@ -93,7 +93,7 @@ def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
     """Read the table `sft_coreset`.
 
-    It contains ids, but no texts.
+    The table contains ids, but no texts.
 
     Args:
         lake: The lake.

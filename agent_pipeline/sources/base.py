@@ -65,8 +65,8 @@ class TraceSource(ABC):
     def detect(cls, path: Path) -> bool:
         """Return whether an existing path holds this kind of store.
 
-        It looks at names and headers and reads no session. A reader that never detects a store is
-        used only if a location names it (`name:path`).
+        The method looks at names and headers, and reads no session. A reader that never detects a
+        store is used only if a location names it (`name:path`).
         """
         return False
 
@@ -89,7 +89,7 @@ class TraceSource(ABC):
         """Yield every session with its digest, ordered by id.
 
         A source that can compute digests from its own rows overrides this method, so that unchanged
-        sessions are not decoded again. It raises the same errors as `sessions`.
+        sessions are not decoded again. The errors are those of `sessions`.
         """
         for session in self.sessions(key):
             yield as_stored(session)
@@ -111,7 +111,7 @@ class TraceSource(ABC):
         """Yield every session with its history as Responses items.
 
         A store of Responses items yields them as recorded. For other stores, the items are made
-        from the messages. It raises the same errors as `sessions`.
+        from the messages. The errors are those of `sessions`.
         """
         for session in self.sessions(key):
             yield session, items_of(session)
@@ -128,7 +128,7 @@ class TraceSource(ABC):
 
         The text must be cheap to compute. A store that keeps each partition in its own files
         overrides this method, so that a new session of one agent does not cause all sessions to be
-        read again. It raises the same errors as `sessions`.
+        read again. The errors are those of `sessions`.
         """
         return self.signature()
 
@@ -281,7 +281,7 @@ def file_signature(*paths: Path) -> str:
 def digest(*parts: bytes) -> bytes:
     """Return the XXH3 hash (128 bits) of the data that a store holds for a session.
 
-    The hash shows whether the session has changed. It protects against chance, not against an
-    attacker.
+    The hash shows whether the session has changed. The hash detects accidental changes, but does
+    not protect against an attacker.
     """
     return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

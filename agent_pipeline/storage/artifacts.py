@@ -481,7 +481,8 @@ class Artifacts(Paths):
     def find_deletions(self) -> Iterator[Deletion]:
         """Yield the deletions that have begun but are not complete.
 
-        They are in the lake. For a bucket, the copies on this machine are searched too.
+        The function searches the lake. For a bucket, the copies on this machine are searched
+        too.
         """
         models = self.root / "models"
         for path in sorted(self.fs.local(models).glob(f"*/*/*/{_DELETING}*")):
@@ -633,7 +634,7 @@ def _parse_manifest(content: bytes) -> Manifest | None:
 def _belongs_to(manifest: Manifest, file: LakeFile) -> bool:
     """Return whether a manifest is in the directory of its own artifact.
 
-    This is not the case if two manifests were exchanged.
+    If two manifests were exchanged, the result is false.
     """
     where = (manifest.get("asset"), manifest.get("partition"), manifest["identity"][:16])
     return where == (file.asset, str(file.key), file.path.parent.name)
@@ -642,7 +643,7 @@ def _belongs_to(manifest: Manifest, file: LakeFile) -> bool:
 def _renaming(folder: Path) -> FileLock:
     """Return the lock for renaming a model directory on this machine.
 
-    It is also the lock for a directory that was already renamed.
+    A directory that was already renamed has the same lock.
     """
     return FileLock(folder.with_name(".lock"))
 

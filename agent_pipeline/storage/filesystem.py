@@ -75,7 +75,7 @@ class Filesystem:
     def is_shared(self) -> bool:
         """True if several machines may write to the root.
 
-        This is the case for a bucket with conditional writes.
+        A bucket with conditional writes is such a root.
         """
         return self.root.protocol in _S3
 
@@ -466,7 +466,7 @@ def sha256_files(folder: Path, files: Iterable[Path]) -> str:
 def write_checksum(file: Path) -> None:
     """Write a checksum file next to a file.
 
-    It holds the file's sha256 and name, in the format of `sha256sum`.
+    The checksum file holds the sha256 and the name of the file, in the format of `sha256sum`.
     """
     write_atomically(_checksum_file(file), _checksum_line(file))
 

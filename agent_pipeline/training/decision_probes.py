@@ -191,7 +191,7 @@ def _find_turns(renderer: ChatRenderer, rows: Iterable[DatasetRow], max_length: 
 def _skip_common_beginning(turns: list[_Turn]) -> list[_Turn]:
     """Return the turns without the tokens with which both calls and answers begin.
 
-    These tokens (an empty thought) decide nothing.
+    The common tokens (an empty thought) do not distinguish a call from an answer.
     """
     without_thought = [turn for turn in turns if not turn.has_thought]
     if all(turn.is_call for turn in without_thought):

@@ -1,7 +1,7 @@
 """The sensor `discover_agents`, which adds a partition for each new agent in the store.
 
-It starts no run. It never deletes a partition, because an unreadable store looks the same as a
-store whose agents are gone.
+The sensor starts no run. It never deletes a partition, because an unreadable store looks the same
+as a store whose agents are gone.
 """
 
 import functools

@@ -83,7 +83,8 @@ def notices(
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notification]:
     """Yield the notifications about one finished run.
 
-    They contain no text of a session. An error without a sentence for users appears by name only.
+    The notifications contain no text of a session. An error without a sentence for users appears by
+    name only.
     """
     partition = run.tags.get(PARTITION_TAG, "")
     failed = run.status == dg.DagsterRunStatus.FAILURE

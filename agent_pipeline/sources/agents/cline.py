@@ -142,7 +142,8 @@ def _views(messages: list[Record]) -> list[list[object]]:
 def _shown(messages: list[Record], inherited: int) -> list[object]:
     """Return Cline's messages as chat messages.
 
-    An earlier session contains the first `inherited` messages. They are not trained again.
+    An earlier session contains the first `inherited` messages. These messages are not trained
+    again.
     """
     shown: list[object] = []
     for message_index, message in enumerate(messages):

@@ -45,7 +45,7 @@ class ItemStore(TraceSource):
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
         """Yield each session of a partition with the JSON texts of its conversation items.
 
-        The sessions are ordered by id. It raises the same errors as `sessions`.
+        The sessions are ordered by id. The errors are those of `sessions`.
         """
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:

@@ -1,6 +1,6 @@
 """Helpers that the readers of coding agents share.
 
-They decide which lines have content, and mark turns that were cut off.
+The helpers decide which lines have content, and mark turns that were cut off.
 """
 
 from operator import itemgetter
@@ -28,9 +28,9 @@ _ENVELOPE = {
 def says_something(record: object) -> bool:
     """Return whether a record of unknown type contains text, a tool call or a tool result.
 
-    It does if a field that usually holds such content is not empty. It also does if any text
-    contains a space or a non-ASCII character (many languages write no spaces). Everything else
-    (ids, numbers, paths, flags) is bookkeeping.
+    The record contains such content if a field that usually holds it is not empty. The record also
+    contains such content if any text has a space or a non-ASCII character (many languages write no
+    spaces). Everything else (ids, numbers, paths, flags) is bookkeeping.
     """
     values = [record]
     while values:

@@ -219,7 +219,7 @@ class OmniagentsSource(ItemStore):
 def own_store() -> str:
     """Return the store that omniagents' own environment variables name.
 
-    It is the default store if the settings name no store.
+    This store is the default if the settings name no store.
     """
     named = {
         name: os.environ.get(f"OMNIAGENTS_{name}", "")

@@ -143,7 +143,7 @@ def _unknown(lines: list[Record]) -> list[object]:
 def _inherited(contents: object) -> list[object]:
     """Return the messages with which the model's context began.
 
-    They are not trained in this session.
+    These messages are not trained in this session.
     """
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]

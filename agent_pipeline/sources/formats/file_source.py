@@ -314,7 +314,7 @@ class FileSource(TraceSource):
         return records(path, self.notes, kind, torn) if kind in self.kinds else ()
 
     def _index(self) -> Index:
-        """Return the index of the store. It is created again if the store has changed."""
+        """Return the index of the store. The index is created again if the store has changed."""
         signature = self.signature()
         if self._indexed is None or self._indexed[0] != signature:
             self._reader.close()

@@ -149,8 +149,8 @@ def response_of(value: object) -> Exchange:
     """Return a model response that is given in the format of any supported API.
 
     A response consists of choices, output items, content blocks, messages or a text. Only the first
-    choice is read, because the other choices were never used. They are counted as skipped. The stop
-    reason is added to the model's last message.
+    choice is read, because the other choices were never used. The other choices are counted as
+    skipped. The stop reason is added to the model's last message.
     """
     value = words_or_messages(value)
     if not isinstance(value, dict):

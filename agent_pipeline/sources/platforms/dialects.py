@@ -238,7 +238,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
 def _adk_span(span: Span, attributes: Record) -> None:
     """Fill in a span from the attributes that Google's ADK adds to the GenAI conventions.
 
-    They hold a request and a response of Gemini as JSON.
+    These attributes hold a request and a response of Gemini as JSON.
     """
     if span.kind == "tool":
         span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))

@@ -6,8 +6,8 @@ GenAI conventions (`gen_ai.input.messages`, …) or OpenInference
 (`llm.input_messages.<i>.message.*`). A file may contain both dialects, and the dialect decides
 which reader is used. All spans of a trace belong to the session that any of them names. Log records
 contain data that their span lacks: all content of a call, or one message per record in older GenAI
-conventions. They are added to their span by its id. If the span is missing, the records with its id
-form a call.
+conventions. Log records are added to their span by the id of the span. If the span is missing, the
+records with its id form a call.
 """
 
 from collections.abc import Iterator

@@ -69,7 +69,8 @@ class SpanSource(FileSource):
     def metadata(self, record: Record) -> Record:
         """Return the fields of a record that describe the whole session.
 
-        They become its context. `task_id` and `trial` also become fields of the session.
+        These fields become the context of the session. `task_id` and `trial` also become fields of
+        the session.
         """
         return {}
 

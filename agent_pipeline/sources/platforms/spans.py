@@ -105,9 +105,9 @@ class Span:
     ) -> None:
         """Set the request and the answer of a model call, given in the format of any supported API.
 
-        `tools`, `model` and `usage` are values that the step itself states. They take precedence
-        over the values in the request and the response. A value that is not stated anywhere stays
-        unchanged.
+        `tools`, `model` and `usage` are values that the step itself states. These values take
+        precedence over the values in the request and the response. A value that is not stated
+        anywhere stays unchanged.
 
         Args:
             prompt: The request.

@@ -148,8 +148,8 @@ def choose_device(work_dir: Path, precision: Precision) -> Device:
 def apply_liger(model: "PreTrainedModel") -> str:
     """Replace layers of a model on a GPU by the layers of Liger Kernel (Hsu et al. 2024).
 
-    These are norms, rotations and gated layers. Liger's fused loss is not used, because it reads
-    numbers from the GPU, which a CUDA graph cannot do (`engine.cuda_graphs`).
+    The replaced layers are norms, rotations and gated layers. Liger's fused loss is not used,
+    because it reads numbers from the GPU, which a CUDA graph cannot do (`engine.cuda_graphs`).
 
     Returns:
         The name and version of the package; empty if it is missing or does not support the model.

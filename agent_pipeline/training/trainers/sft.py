@@ -169,7 +169,7 @@ class MixedOrder:
 
     New rows come first in the data set, replayed rows behind them. Each kind is shuffled by the
     seed and the epoch. Which places the replayed rows get is not left to chance. The rows of later
-    epochs may be varied. They follow in the data set, epoch by epoch.
+    epochs may be varied. The rows of later epochs follow in the data set, epoch by epoch.
 
     Args:
         new: The number of new rows.
