@@ -67,7 +67,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 13
+VERSION = 14
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.

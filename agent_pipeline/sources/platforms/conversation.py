@@ -24,6 +24,7 @@ HARMLESS = {
     "changed_system_prompt": "the first prompt is kept; answers to another prompt are not "
     "trained, unless the prompts differ only in dates and times",
     "other_choice": "a further answer to the same request (`n`); only the first answer is read",
+    "copied_answer": "an answer that a branch repeats; it is trained in its own conversation",
     "changed_tools": "the tools of most answers are kept; answers with other tools are not trained",
     "nested_tool_span": "a tool that another tool called; the model did not call it, and did not "
     "see its result",

@@ -20,7 +20,7 @@ from os.path import commonprefix
 
 from agent_pipeline.sessions.chat import read_items
 from agent_pipeline.sessions.items import mark_cut_text, mark_unread
-from agent_pipeline.sources.formats.model_calls import is_damaged
+from agent_pipeline.sources.formats.model_calls import is_damaged, with_reason
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
     Items,
@@ -191,8 +191,33 @@ def _place(
         if earlier is not None:
             _go_on(earlier, call, system, request_items, answered)
             return
-    conversations.append(Conversation())
-    _go_on(conversations[-1], call, system, request_items, answered)
+    branch = Conversation()
+    request_items = _without_copies(conversations, branch, request_items)
+    conversations.append(branch)
+    _go_on(branch, call, system, request_items, answered)
+
+
+def _without_copies(
+    conversations: Iterable[Conversation], branch: Conversation, request_items: Items
+) -> Items:
+    """Mark the answers that a branch copied from other conversations as not trained.
+
+    They are trained after what their own calls saw. In the branch, a summary may stand in the place
+    of the messages before, or a note in the place of a result.
+    """
+    answers = {
+        key
+        for conversation in conversations
+        for answer in conversation.model_answers
+        for key in conversation.keys[answer.start : answer.end]
+    }
+    items = []
+    for item in request_items:
+        if key_of(item) in answers:
+            branch.skipped["copied_answer"] += 1
+            item = untrained(item)
+        items.append(item)
+    return items
 
 
 def _go_on(
@@ -369,12 +394,16 @@ def _calls(spans: list[Span]) -> list[Span]:
 def _with_unread(span: Span) -> Span:
     """Return a model call, with damage items if its request or response contains no messages.
 
+    An answer of a failed call that states no reason for its end was cut off.
+
     A step without any message is left out, because frameworks also label other steps as model calls
     (such as llama-index's preparation of a call). If the step really was a call, the input of the
     next call contains its messages.
     """
     prompt = span.prompt or ([mark_unread("request")] if span.has_unread_request else [])
     answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
+    if span.error:  # the user stopped the stream, or it broke: the answer is only its beginning
+        answered = with_reason(answered, "error")
     return replace(span, prompt=prompt, answered=answered)
 
 

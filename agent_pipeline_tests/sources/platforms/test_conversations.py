@@ -1,5 +1,6 @@
 """Model calls that repeat what was said become conversations, whatever windows, retries and side tracks there are."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -205,14 +206,65 @@ def test_answers_of_branches(steps: list[tuple[int, int, str]]) -> None:
         saw[f"answer {step}"] = [message["content"] for message in told]
     first_calls = {call.trace: call for call in reversed(calls)}
     assume(any(len(call.prompt) > 1 for call in first_calls.values()))
-    seen = set()
+    seen: Counter[str] = Counter()
     for conversation in conversations_of(calls):
         texts = words(conversation.items)
         for index, text in enumerate(texts):
             if text in saw:
                 assert texts[:index] == saw[text]
-                seen.add(text)
-    assert seen == saw.keys()
+                seen[text] += conversation.items[index].trained
+    assert seen == Counter(saw.keys()), "each answer is trained once"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        said("assistant", "The capital of"),
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"city": '},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "The"}],
+        },
+    ],
+)
+def test_answer_of_a_failed_call(answer: dict[str, Any]) -> None:
+    """The user stopped the stream, and went on: the beginning of the answer is not trained."""
+    asked = said("user", "a")
+    call = Span("t", "1", "model", started=START, prompt=[asked], answered=[answer], error="stop")
+    goes_on = model_call(1, [asked, answer, said("user", "go on")], "b")
+    for error, is_trained in (("stop", False), (None, True)):
+        call.error = error
+        (conversation,) = conversations_in([call, goes_on])
+        cut, last = conversation.items[1], conversation.items[-1]
+        assert (cut.trained, cut.cut, last.trained) == (is_trained, not is_trained, True)
+
+
+def test_complete_answer_of_a_failed_call() -> None:
+    """Something failed after the answer, which states that it is complete."""
+    answer = said("assistant", "b") | {"finish_reason": "stop"}
+    call = Span("t", "1", "model", started=START, prompt=[said("user", "a")], answered=[answer])
+    call.error = "a callback failed"
+    (conversation,) = conversations_in([call])
+    assert conversation.items[-1].trained
+
+
+def test_result_that_a_branch_lacks() -> None:
+    """An application cleared an old result: the answer to it is not trained after the note."""
+    called = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}],
+    }
+    result = {"role": "tool", "tool_call_id": "c1", "content": "50 EUR"}
+    told = [said("user", "a"), called, result]
+    calls = [model_call(0, told[:1], None), model_call(1, told, "You have 50 EUR.")]
+    calls[0].answered = [called]
+    note = result | {"content": "(removed)"}
+    later = [*told[:2], note, said("assistant", "You have 50 EUR."), said("user", "b")]
+    main, branch = conversations_of([*calls, model_call(2, later, "c")])
+    assert [item.trained for item in main.items if item.role == "assistant"] == [True]
+    assert [item.trained for item in branch.items if item.role == "assistant"] == [False, True]
+    assert branch.skipped == {"copied_answer": 2}
 
 
 def test_title_in_another_trace() -> None:
