@@ -1,5 +1,6 @@
 """The command doctor: whether the sessions of an agent can be trained on, and why."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_pipeline.readiness.doctor import Doctor
     from agent_pipeline.readiness.report import Readiness
 
@@ -78,27 +81,36 @@ def doctor(
     else:
         for line in describe_readiness(report, path or ""):
             typer.echo(line)
+    next_step = propose_next(report)
+    if path is not None and next_step and not are_set(report.stores):
+        next_step = f"init {shlex.quote(path)}"
     if exit_code := find_exit_code(report):
         if not as_json:
-            print_next(propose_next(report))
+            print_next(next_step)
         raise typer.Exit(exit_code)
-    return propose_next(report)
+    return next_step
+
+
+def are_set(stores: "Sequence[str]") -> bool:
+    """Return whether the settings name all of the stores, so that other commands read them."""
+    from agent_pipeline.config.settings import load_settings
+
+    return set(stores) <= {without_credentials(str(store)) for store in load_settings().stores}
 
 
 def propose_next(report: "Readiness") -> str:
     """Return the next command: to train the agent that is nearest to a model, or to judge."""
-    from agent_pipeline.config.settings import load_settings
     from agent_pipeline.readiness.screen import measure_distance
 
     agents = sorted(report.agents, key=measure_distance)
     if agents and agents[0].is_ready:
         return f"materialize {agents[0].partition}"
     for agent in agents:
-        if any(blocker.kind == "unjudged" for blocker in agent.blockers):
-            lake, key = load_settings().open_lake(), parse_key(agent.partition)
-            if not lake.has("judged_sessions", key):
-                return f"materialize {agent.partition} --select +judged_sessions"
-            return f"label export {agent.partition} --out review.html"
+        kinds = {blocker.kind for blocker in agent.blockers}
+        if "unread_metrics" in kinds:
+            return f"doctor {agent.partition}"
+        if "unjudged" in kinds:
+            return f"review {agent.partition}"
     return ""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import Console
 
+from agent_pipeline.cli.running import require_judged_sessions
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey, parse_key
 
@@ -45,7 +46,8 @@ def export(
 ) -> None:
     """Write a sample of sessions to a file in which a person judges them.
 
-    The next run uses the judgments if the setting `labels` names the file or its folder.
+    The next run uses the judgments if the setting `labels` names the file or its folder. Sessions
+    that were never read are read first.
     """
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.judging.options import JudgingOptions
@@ -54,6 +56,7 @@ def export(
     from agent_pipeline.sessions.tables import read_batches, to_rows
 
     key, settings = parse_key(partition), load_settings()
+    require_judged_sessions(settings, key)
     lake = settings.open_lake()
     judged_rows = cast(
         "Iterator[JudgedRow]", to_rows(read_batches(lake.open("judged_sessions", key)))

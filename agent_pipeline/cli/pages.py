@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.cli.labels import FIRST, SAMPLE, SEED
-from agent_pipeline.cli.running import check_port
+from agent_pipeline.cli.running import check_port, require_judged_sessions
 from agent_pipeline.cli.webserver import OwnPagesOnly
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.keys import parse_key
@@ -94,12 +94,13 @@ def review(
 
     Each judgment is written at once to the file review.jsonl in the folder of the setting labels.
     The command serves the page until Ctrl-C ends it. If it is started again, the review continues
-    where it ended.
+    where it ended. Sessions that were never read are read first.
     """
     from agent_pipeline.pages.desk import ReviewDesk, ReviewOptions
     from agent_pipeline.storage.pointers import user_name
 
     key, settings = parse_key(partition), load_settings()
+    require_judged_sessions(settings, key)
     options = ReviewOptions(annotator or user_name(), sample, seed, first, guidelines)
     # A mistake in the settings or in the lake is shown before the server starts.
     ReviewDesk(settings, settings.open_lake(), options).make_page(key, "")

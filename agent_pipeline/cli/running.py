@@ -14,7 +14,7 @@ from rich.console import Console
 from agent_pipeline.cli.instance import WORKSPACE, dagster_home, make_known, open_instance
 from agent_pipeline.cli.registry import name_program
 from agent_pipeline.cli.words import with_noun
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import LakeError, SettingsError, StoreError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import duration
@@ -299,6 +299,15 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         if event.asset_key
     }
     return Ran(config_by_group(ops), materialized)
+
+
+def require_judged_sessions(settings: Settings, key: PartitionKey) -> None:
+    """Read and judge an agent's sessions if the lake does not have them yet.
+
+    A new user can then judge sessions right after `init`.
+    """
+    if not settings.open_lake().has("judged_sessions", key):
+        run(key, "+judged_sessions", [])
 
 
 def _sample_store() -> Path:

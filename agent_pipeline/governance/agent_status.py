@@ -109,6 +109,7 @@ def read_agent_status(settings: Settings, key: PartitionKey) -> AgentStatus:
     model = summarize_models(lake, key, pointers) if pointers.latest else None
     training = _find_last_training(lake, key)
     dropped = {name: count for name, count in uses.most_common() if name != KEPT}
+    unjudged = uses[DropReason.UNJUDGED.value] if uses else verdicts[NO_VERDICT]
     sessions = uses.total() or verdicts.total() or _count_rows(lake, "sessions", key)
     return AgentStatus(
         partition=str(key),
@@ -122,10 +123,10 @@ def read_agent_status(settings: Settings, key: PartitionKey) -> AgentStatus:
         trained_at=training.trained_at,
         training=training.text,
         model=model,
-        waits=[*_list_waiting(key, model, dropped), *gateway.waits],
+        waits=[*_list_waiting(key, model, unjudged), *gateway.waits],
         changed_requests=describe_changes(lake, key),
         traffic=gateway.traffic,
-        next_step=_choose_next_step(key, was_read, model, uses),
+        next_step=_choose_next_step(key, was_read, model, uses, verdicts),
     )
 
 
@@ -220,9 +221,7 @@ def _find_last_training(lake: Lake, key: PartitionKey) -> _Training:
     return last
 
 
-def _list_waiting(
-    key: PartitionKey, model: ModelSummary | None, dropped: dict[str, int]
-) -> list[str]:
+def _list_waiting(key: PartitionKey, model: ModelSummary | None, unjudged: int) -> list[str]:
     """Return what waits for a person, one sentence each."""
     waits = []
     if model and model.waits and model.latest:
@@ -230,10 +229,10 @@ def _list_waiting(
             f"{model.latest[:16]} won: look at it (`agent-pipeline report {key}`), and promote it "
             f"(`agent-pipeline promote {key}`)."
         )
-    if unjudged := dropped.get(DropReason.UNJUDGED.value, 0):
+    if unjudged:
         waits.append(
             f"{unjudged} sessions have no verdict: judge some of them "
-            f"(`agent-pipeline label export {key} --out review.html`)."
+            f"(`agent-pipeline review {key}`)."
         )
     return waits
 
@@ -243,6 +242,7 @@ def _choose_next_step(
     was_read: bool,
     model: ModelSummary | None,
     uses: Counter[str],
+    verdicts: Counter[str],
 ) -> str:
     """Return the next sensible command for an agent.
 
@@ -251,15 +251,14 @@ def _choose_next_step(
         was_read: Whether the agent's sessions were read.
         model: The agent's models.
         uses: The numbers of sessions by use.
+        verdicts: The numbers of sessions by verdict.
     """
     if not was_read:
         return f"materialize {key} --select '+sft_dataset'"
+    if verdicts.keys() == {NO_VERDICT} or (uses[DropReason.UNJUDGED.value] and not uses[KEPT]):
+        return f"review {key}"
     if uses and not uses[KEPT]:
-        return (
-            f"label export {key} --out review.html"
-            if uses[DropReason.UNJUDGED.value]
-            else f"sessions list --agent {key}"
-        )
+        return f"sessions list --agent {key}"
     if model is None:
         return f"materialize {key}"
     if model.champion is None or model.champion != model.latest:

@@ -66,7 +66,7 @@ WhenUnjudged = Literal["exclude", "train_unverified", "acceptable", "unacceptabl
 
 OLD_WHEN_UNJUDGED = (
     'when_unjudged = "measures" does not exist any more, because measures cannot show that a '
-    "session is good: judge the sessions (`agent-pipeline label export`, the setting labels, or a "
+    "session is good: judge the sessions (`agent-pipeline review`, the setting labels, or a "
     '[judge]), or set when_unjudged = "train_unverified" to train on sessions that nobody verified'
 )
 
@@ -438,7 +438,7 @@ def _score_ruling(
 def advise_on_judging(key: object) -> str:
     """Return advice for an agent without verdicts. The safest way to get verdicts comes first."""
     return (
-        f"judge a sample with `agent-pipeline label export {key} --out review.html`, point the "
+        f"judge a sample with `agent-pipeline review {key}`, point the "
         "setting labels at your judgments, or let a language model judge ([judge], and llm in "
         "judged_sessions.decided_by); to train on sessions that nobody verified, set "
         'when_unjudged = "train_unverified"'

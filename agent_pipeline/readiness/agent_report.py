@@ -328,6 +328,7 @@ def _describe_contents(examination: Examination, agent: AgentSettingsInForce) ->
         scripts=_count_kinds({facts.script: 1} for facts in sessions if facts.script),
         redacted=_count_kinds(facts.redacted for facts in sessions),
         without_system_prompt=sum(not facts.has_system_prompt for facts in sessions),
+        without_request=sum(not facts.request for facts in sessions),
         called_tools=sorted({name for facts in sessions for name in facts.called_tools}),
         inferred_tools=sum(facts.tools_origin == "none" and facts.calls > 0 for facts in sessions),
         first=min(times, default=None),
@@ -547,7 +548,8 @@ def _weigh(
         _average(count.input for count in counts), _average(count.output for count in counts)
     )
     cost = compute_cost(_average(facts.cost_usd for facts in sessions), tokens, prices)
-    requests = {split.groups.get(task_key, task_key) for task_key in split.task_keys.values()}
+    task_keys = {split.task_keys[facts.session_id] for facts in sessions if facts.request}
+    requests = {split.groups.get(task_key, task_key) for task_key in task_keys}
     judged = judges.acceptable + judges.unacceptable
     return Worth(
         sessions_per_day=per_day,

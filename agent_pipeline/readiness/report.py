@@ -19,8 +19,8 @@ VerdictOrigin = Literal[
 """Who judged a session. `store` is a judgment in the store whose author is unknown."""
 
 BlockerKind = Literal[
-    "no_sessions", "no_agent", "unjudged", "all_bad", "all_dropped", "leaks", "overlap", "split",
-    "length",
+    "no_sessions", "no_agent", "no_request", "unread_metrics", "unjudged", "all_bad", "all_dropped",
+    "leaks", "overlap", "split", "length",
 ]  # fmt: skip
 """Why an agent cannot be trained yet."""
 
@@ -91,6 +91,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
         scripts: Number of sessions by script of the first request.
         redacted: Number of sessions by kind of private data, which is replaced.
         without_system_prompt: Number of sessions without a system prompt.
+        without_request: Number of sessions without a message of a user.
         called_tools: The names of the called tools.
         inferred_tools: Number of sessions with calls for which the store has no tool schemas.
         first: The time at which the first session began.
@@ -107,6 +108,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     scripts: dict[str, int]
     redacted: dict[str, int]
     without_system_prompt: int
+    without_request: int
     called_tools: list[str]
     inferred_tools: int
     first: datetime | None

@@ -50,6 +50,8 @@ _ORIGINS = {
 _REASONS: dict[BlockerKind, str] = {
     "no_sessions": "they have no sessions",
     "no_agent": "no agent answers",
+    "no_request": "no session has a request",
+    "unread_metrics": "no setting says how to read their metrics",
     "unjudged": "nobody judged the sessions",
     "all_bad": "all judged sessions are bad",
     "all_dropped": "no good session can be used",
@@ -325,12 +327,14 @@ def _describe_contents(contents: Contents) -> Iterator[str]:
     if contents.redacted:
         yield from _wrap("private", f"{_list_counts(contents.redacted)} (sessions); replaced.")
     missing = []
+    if contents.without_request:
+        missing.append(f"a user's message in {_count(contents.without_request, 'session')}")
     if contents.without_system_prompt:
         missing.append(f"a system prompt in {_count(contents.without_system_prompt, 'session')}")
     if contents.inferred_tools:
         missing.append(f"tool schemas in {_count(contents.inferred_tools, 'session')}")
     if missing:
-        yield from _wrap("missing", f"{' and '.join(missing)}.")
+        yield from _wrap("missing", f"{', '.join(missing)}.")
 
 
 def _describe_judges(judges: Judges) -> str:

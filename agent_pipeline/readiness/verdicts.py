@@ -72,6 +72,14 @@ def find_blockers(
                 "agent's messages.",
             )
         ]
+    if contents.sessions == contents.without_request == contents.without_system_prompt:
+        return [
+            Blocker(
+                "no_request",
+                f"No session of {key} has a user's message or a system prompt, so that nothing "
+                "says what the agent was asked: export the messages too, not only the calls.",
+            )
+        ]
     if contents.sessions == sum(dropped.values()):
         return [_explain_no_rows(contents, judges, dropped, key)]
     return [
@@ -84,6 +92,8 @@ def _explain_no_rows(
 ) -> Blocker:
     """Return why no session can be trained on: nobody judged, all are bad, or another reason."""
     if not judges.acceptable and not judges.unacceptable:
+        if judges.undeclared_metrics:
+            return Blocker("unread_metrics", _explain_metrics(contents, judges, key))
         sentence = f"Nobody judged the sessions ({contents.sessions:,}): {advise_on_judging(key)}."
         return Blocker("unjudged", sentence)
     if not judges.acceptable:
@@ -97,6 +107,20 @@ def _explain_no_rows(
         "all_dropped",
         f"None of the {judges.acceptable} acceptable sessions can be trained on (most frequent "
         f"reason: {reason}): see the reasons in docs/explanation/judging.md.",
+    )
+
+
+def _explain_metrics(contents: Contents, judges: Judges, key: PartitionKey) -> str:
+    """Return why the metrics of a store give no verdict, and what to do."""
+    metrics = "; ".join(
+        f"{name}: {facts.sessions:,} of {contents.sessions:,} sessions, "
+        f"from {facts.low:g} to {facts.high:g}"
+        for name, facts in judges.undeclared_metrics.items()
+    )
+    return (
+        f"The store has metrics that could judge ({metrics}), but no setting says whether more is "
+        "better: choose one, and paste its line under `settings` into pipeline.toml. Or judge a "
+        f"sample with `agent-pipeline review {key}`."
     )
 
 

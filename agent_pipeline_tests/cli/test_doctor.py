@@ -36,12 +36,35 @@ def store(tmp_path: Path, count: int = 40, **fields: object) -> Path:
     return write_chats(tmp_path / "chats.jsonl", chats)
 
 
-def test_exit_codes(tmp_path: Path) -> None:
-    """0 if an agent can be trained, 1 if not yet, 2 if the store cannot be read."""
-    trainable = run(str(store(tmp_path, judgment="acceptable")))
-    assert trainable.exit_code == 0 and "materialize p/a" in trainable.stderr
-    not_yet = run(str(store(tmp_path)))
-    assert not_yet.exit_code == 1 and "--select +judged_sessions" in not_yet.stderr
+@pytest.mark.parametrize(
+    ("fields", "code", "step"),
+    [
+        ({"judgment": "acceptable"}, 0, "materialize p/a"),
+        ({}, 1, "review p/a"),
+        ({"scores": {"feedback": 1}}, 1, "doctor p/a"),
+    ],
+)
+def test_exit_codes(
+    fields: dict[str, object],
+    code: int,
+    step: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """0 if an agent can be trained, 1 if not yet, 2 if the store cannot be read.
+
+    The next command reads the store of the settings, so that `init` comes first if there are none.
+    """
+    monkeypatch.chdir(tmp_path)
+    path = store(tmp_path, **fields)
+    done = run(str(path))
+    assert done.exit_code == code and f"agent-pipeline init {path}" in done.stderr
+    (tmp_path / "pipeline.toml").write_text(f'store = "{path.name}"\n', encoding="utf-8")
+    done = run(str(path))
+    assert done.exit_code == code and f"agent-pipeline {step}" in done.stderr
+
+
+def test_missing_store(tmp_path: Path) -> None:
     missing = run(str(tmp_path / "missing"))
     assert missing.exit_code == 2 and "missing" in missing.stderr and not missing.stdout
 
@@ -93,8 +116,12 @@ def many_agents(tmp_path: Path) -> Path:
 
 
 class TestManyAgents:
-    def test_one_screen(self, many_agents: Path) -> None:
+    def test_one_screen(
+        self, many_agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The nearest agents come first, and the others are counted by reason."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "pipeline.toml").write_text(f'store = "{many_agents}"\n', encoding="utf-8")
         done = run(str(many_agents))
         assert done.exit_code == 0 and "materialize p/a01" in done.stderr
         lines = done.stdout.splitlines()

@@ -213,6 +213,22 @@ def test_init_then_materialize_runs_the_first_time(
     assert {name: splits.count(name) for name in promised} == promised
 
 
+@pytest.mark.slow
+def test_sessions_can_be_judged_right_after_init(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README names `review` after `init`: nothing else may have to run between them."""
+    monkeypatch.setenv("DAGSTER_HOME", str(project / "home"))
+    write_chats(project / "chats.jsonl", trials())
+    assert "agent-pipeline review p/a" in run("chats.jsonl", "--yes").stderr
+    command = ["label", "export", "p/a", "--out", "review.csv", "--sample", "7"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "7 sessions of p/a" in done.output
+    status = CliRunner().invoke(app, ["status"], catch_exceptions=False)
+    assert "agent-pipeline review p/a" in status.stderr
+
+
 @pytest.mark.parametrize(("tool", "is_set"), [("find", True), ("other", False)])
 def test_tools_file_beside_the_sessions(project: Path, tool: str, is_set: bool) -> None:
     """A file with a schema of every called tool is proposed. Other files are named only."""

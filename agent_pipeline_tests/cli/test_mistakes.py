@@ -401,15 +401,15 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "champions without an export": (["models", "list"], none, ("lake",)),
     "explain of an unknown session": (["sessions", "show", "s9"], none, ("s9",)),
     "lineage of an unknown model": (["models", "show", "ffffffff"], none, ("ffffffff",)),
-    "review on a page without judged sessions": (
-        ["review", "logs/default", "--no-open"],
+    "review of an agent that the store lacks": (
+        ["review", "logs/nobody", "--no-open"],
         none,
-        ("judged_sessions",),
+        ("logs/nobody", "logs/default"),
     ),
-    "review without judged sessions": (
-        ["label", "export", "logs/default"],
+    "label export of an agent that the store lacks": (
+        ["label", "export", "logs/nobody"],
         none,
-        ("judged_sessions",),
+        ("logs/nobody", "logs/default"),
     ),
     "play without a model": (["play", "logs/default", "--out", "played"], none, ("logs/default",)),
     # The store

@@ -147,6 +147,31 @@ def test_unjudged_sessions(tmp_path: Path) -> None:
     assert agent.tasks.tasks == 9 and agent.trainable == 0
 
 
+def test_metrics_without_a_direction_are_the_reason(tmp_path: Path) -> None:
+    """"Nobody judged" was no true reason for sessions that users had rated."""
+    chats = [chat(f"s-{n}", f"find {n}", scores={"feedback": n % 2}) for n in range(9)]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    (blocker,) = agent.blockers
+    assert blocker.kind == "unread_metrics"
+    assert "feedback: 9 of 9 sessions, from 0 to 1" in blocker.sentence
+    assert any("feedback" in line for line in agent.settings)
+
+
+@pytest.mark.parametrize(("kept", "kinds"), [((), ["no_request"]), (("system",), [])])
+def test_calls_without_a_request(tmp_path: Path, kept: tuple[str, ...], kinds: list[str]) -> None:
+    """Some traces have the calls without the messages: judging them would be lost work."""
+    chats = [chat(f"s-{n}", f"find {n}", judgment="acceptable") for n in range(200)]
+    for record in chats:
+        record["messages"] = [
+            message
+            for message in record["messages"]
+            if message["role"] in ("assistant", "tool", *kept)
+        ]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats), task_pattern="s-(.*)")
+    assert [blocker.kind for blocker in agent.blockers] == kinds
+    assert agent.contents.without_request == 200 and agent.worth.requests == 0
+
+
 def test_labels_and_agreement_with_a_score(tmp_path: Path) -> None:
     """The agreement of a score with people is shown from thirty labelled sessions on."""
     chats = [chat(f"s-{n}", f"find {n}", score=float(n % 2)) for n in range(40)]

@@ -52,7 +52,7 @@ class LangfuseSource(SpanSource):
     """A reader of files of Langfuse records, or of a running Langfuse server."""
 
     name = "langfuse"
-    version = 9
+    version = 10
     looks_like = (
         "observations with traceId and type, traces with observations, scores with traceId, or a "
         "server at langfuse+https://host"
@@ -95,9 +95,8 @@ class LangfuseSource(SpanSource):
         parts = [
             entry for name in ("observations", "scores") for entry in objects(record.get(name))
         ]
-        trace_record = {
-            name: value for name, value in record.items() if name not in ("observations", "scores")
-        }
+        # An empty list of observations remains, because some exports of traces lack other signs.
+        trace_record = {**record, "observations": [], "scores": []}
         return [trace_record, *({"traceId": record.get("id"), **part} for part in parts)]
 
     def identify(self, record: Record, location: RecordLocation) -> Ident | None:

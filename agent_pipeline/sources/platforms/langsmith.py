@@ -27,6 +27,8 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
+_PLACES = {"dotted_order", "parent_run_id"}
+"""Fields that say where a run stands in its trace."""
 _THREADS = ("session_id", "thread_id", "conversation_id")
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -40,12 +42,15 @@ class LangSmithSource(SpanSource):
     name = "langsmith"
     version = 3
     looks_like = (
-        "runs with run_type, trace_id and dotted_order, or feedback with run_id, key and score"
+        "runs with run_type, trace_id, and dotted_order or parent_run_id, or feedback with run_id, "
+        "key and score"
     )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return {"run_type", "trace_id", "dotted_order"} <= record.keys() or _is_feedback(record)
+        # A list of chosen fields often lacks dotted_order.
+        is_run = {"run_type", "trace_id"} <= record.keys() and not _PLACES.isdisjoint(record)
+        return is_run or _is_feedback(record)
 
     def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         if _is_feedback(record):

@@ -113,6 +113,16 @@ def test_streamed_answers(tmp_path: Path) -> None:
     assert not session.damage and not session.skipped
 
 
+def test_runs_of_a_chosen_list_of_fields(tmp_path: Path) -> None:
+    """`list_runs(select=[...])` writes runs without `dotted_order`; no reader knew them."""
+    runs = [
+        {name: value for name, value in run.items() if name != "dotted_order"}
+        | {"parent_run_id": None}
+        for run in RUNS
+    ]
+    assert read(write(tmp_path / "runs.jsonl", runs)) == read(write(tmp_path / "all.jsonl", RUNS))
+
+
 @pytest.mark.parametrize("place", ["records", "statistics", "both"])
 def test_feedback(place: str, tmp_path: Path) -> None:
     """Feedback is a metric; what stands in a record and in a run's statistics counts once, and runs of a session count alike."""

@@ -247,6 +247,16 @@ def test_scores_of_langfuse_name_what_they_are_of_and_what_a_person_wrote_instea
     assert before.context["labels"] == now.context["labels"] == {"output": "Gladly."}
 
 
+def test_a_trace_of_langfuse_without_empty_fields_keeps_its_name_and_its_session(tmp_path):
+    """The SDK leaves out fields that are null, `public` among them: the trace was no trace any more, and its calls had no agent."""
+    traces = exports.written("langfuse_traces.jsonl")
+    for trace in traces:
+        del trace["public"]
+    session = only(write(tmp_path / "traces.jsonl", traces))
+    assert (session.project, session.agent) == ("shop", "support")
+    assert session == only(exports.placed("langfuse_traces.jsonl", None, tmp_path))
+
+
 def test_what_a_page_of_langfuse_holds_beside_what_is_known_is_counted(tmp_path):
     (page, *_) = exports.written("langfuse_api.jsonl")
     page["data"] += [{"id": "o9", "traceId": "t9", "type": "OF_TOMORROW"}, "no object"]
