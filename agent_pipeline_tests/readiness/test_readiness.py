@@ -148,7 +148,7 @@ def test_unjudged_sessions(tmp_path: Path) -> None:
 
 
 def test_metrics_without_a_direction_are_the_reason(tmp_path: Path) -> None:
-    """"Nobody judged" was no true reason for sessions that users had rated."""
+    """The reason was that nobody judged, although users had rated the sessions."""
     chats = [chat(f"s-{n}", f"find {n}", scores={"feedback": n % 2}) for n in range(9)]
     agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
     (blocker,) = agent.blockers
