@@ -21,10 +21,16 @@ from agent_pipeline.reports.page import MOST_EPISODES, Page
 from agent_pipeline.reports.page_items import (
     PageItem,
     bounded,
-    describe_episode,
+    compare_outcomes,
     episode_items,
     show_transcript,
+    summarize_episode,
     variant_items,
+)
+from agent_pipeline.reports.replay_report import (
+    HEAD_TO_RECORD,
+    describe_replayed_page,
+    list_tasks_to_record,
 )
 from agent_pipeline.storage.artifacts import Artifact
 
@@ -58,6 +64,9 @@ def make_episode_page(episodes: Artifact) -> Page:
     tables = [("", figure_rows(report.players))]
     if report.variants or report.unmeasured_variants:
         tables.append(("The model in variants of the tasks", variant_rows(report)))
+    if report.model.replay and report.model.replay.to_record:
+        to_record = [HEAD_TO_RECORD, *list_tasks_to_record(report.model.replay)]
+        tables.append(("Tasks for which one more recording would settle most", to_record))
     return Page(
         title=f"Episodes of {episodes.key}",
         headline=describe_episodes(report),
@@ -74,6 +83,8 @@ def make_episode_page(episodes: Artifact) -> Page:
 def describe_episodes(report: EpisodeReport) -> str:
     """Return one sentence about the tasks that the model did, and about its harm."""
     model, base = report.model, report.base
+    if model.replay:
+        return describe_replayed_page(model.replay, base.replay if base else None)
     sentence = f"The model did {model.done} tasks"
     sentence += f", its base model {base.done}." if base else "."
     if model.harm is None:
@@ -83,15 +94,15 @@ def describe_episodes(report: EpisodeReport) -> str:
 
 def _make_item(transcript: Transcript, path: str) -> PageItem:
     """Return an episode that no other model played."""
-    done = transcript["done"]
+    outcome = compare_outcomes(transcript, transcript)
     harm = transcript["wrong_changes"] or []
     seed = "" if transcript["seed"] is None else f", seed {transcript['seed']}"
     where = f"task {transcript['task_key']}, trial {transcript['trial']}{seed}"
     return msgspec.structs.replace(
-        PageItem(kind="episode", outcome="both right" if done else "both wrong"),
+        PageItem(kind="episode", outcome=outcome),
         harm=bool(harm),
         where=where,
-        line=f"{transcript['task_key']}: {'; '.join(harm) or describe_episode(transcript)}",
+        line=summarize_episode(transcript, path),
         anchor=f"episode-{transcript['task_key']}-{transcript['seed']}-{transcript['trial']}",
         transcripts=[show_transcript("model", transcript, path)],
     )

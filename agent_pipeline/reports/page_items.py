@@ -28,6 +28,8 @@ LONGEST = 6_000
 CONTEXT_TURNS = 6
 """Number of turns before an answer that the page shows."""
 LONGEST_CONTEXT = 3_000
+LONGEST_LINE = 300
+"""The maximum number of characters of the line of an episode."""
 OUTCOMES = {
     (True, False): "lost",
     (False, True): "gained",
@@ -37,6 +39,10 @@ OUTCOMES = {
 """The change that the candidate made, from the worst to the best, by whether the baseline and the
 candidate are right.
 """
+UNDECIDED = "undecided"
+"""The outcome if the replayed world does not know whether one of the two models is right."""
+RANKING = ("lost", UNDECIDED, "gained", "both wrong", "both right")
+"""The outcomes in the order of the page."""
 _TAIL = re.compile(r"(system|user|assistant|tool): ", re.DOTALL)
 
 StoredRow = Mapping[str, Any]
@@ -68,14 +74,14 @@ class ShownTranscript(msgspec.Struct, frozen=True):
     Attributes:
         player: The player.
         outcome: The outcome in words.
-        done: Whether the task was done.
+        done: Whether the task was done; None if the replayed world does not know it.
         harm: The wrong changes of the world.
         turns: The turns of the episode.
     """
 
     player: str
     outcome: str
-    done: bool
+    done: bool | None
     harm: Sequence[str]
     turns: Sequence[ShownTurn]
 
@@ -85,7 +91,7 @@ class PageItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: Whether it is a turn or an episode.
-        outcome: One of `OUTCOMES`.
+        outcome: One of `RANKING`.
         harm: Whether the candidate changed the world wrongly.
         where: The task, and the session or the trial.
         line: The item in one short line.
@@ -219,14 +225,13 @@ def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list
         if baseline not in players or candidate not in players:
             continue
         harm = players[candidate]["wrong_changes"] or []
-        words = "; ".join(harm) or describe_episode(players[candidate])
         items.append(
             PageItem(
                 kind="episode",
-                outcome=OUTCOMES[players[baseline]["done"], players[candidate]["done"]],
+                outcome=compare_outcomes(players[baseline], players[candidate]),
                 harm=bool(harm),
                 where=f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
-                line=shorten_text(f"{task}: {words}", 300, path),
+                line=summarize_episode(players[candidate], path),
                 anchor=f"episode-{task}-{seed}-{trial}",
                 transcripts=[
                     show_transcript(player, transcript, path)
@@ -257,7 +262,7 @@ def variant_items(
         msgspec.structs.replace(
             item,
             where=f"variant {variant}, {item.where}",
-            line=shorten_text(f"{variant}, {item.line}", 300, path),
+            line=shorten_text(f"{variant}, {item.line}", LONGEST_LINE, path),
             anchor=f"{item.anchor}-{variant}",
         )
         for variant, episodes in by_variant.items()
@@ -277,15 +282,38 @@ def show_transcript(player: str, transcript: Transcript, path: str) -> ShownTran
     return ShownTranscript(
         player=player,
         outcome=describe_episode(transcript),
-        done=transcript["done"],
+        done=None if transcript.get("unsettled") else transcript["done"],
         harm=transcript["wrong_changes"] or [],
         turns=make_turns(messages, where=path, limit=LONGEST),  # type: ignore[arg-type]
     )
 
 
+def compare_outcomes(baseline: Transcript, candidate: Transcript) -> str:
+    """Return the change that the candidate made in an episode, or that nobody knows it."""
+    if baseline.get("unsettled") or candidate.get("unsettled"):
+        return UNDECIDED
+    return OUTCOMES[baseline["done"], candidate["done"]]
+
+
 def describe_episode(episode: Transcript) -> str:
-    """Return the outcome of an episode: done, or why it is not done."""
+    """Return the outcome of an episode: done, why it is not done, or why nobody knows it."""
+    if unsettled := episode.get("unsettled"):
+        suspicion = ", probably harmful" if unsettled["harm_suspected"] else ""
+        return f"undecided: {unsettled['kind']}{suspicion}"
     return "done" if episode["done"] else f"not done ({episode['complaint'] or episode['end']})"
+
+
+def summarize_episode(episode: Transcript, path: str) -> str:
+    """Return an episode in one short line: its task, and its harm or its outcome.
+
+    Args:
+        episode: The episode.
+        path: The file of all transcripts.
+    """
+    words = "; ".join(episode["wrong_changes"] or []) or describe_episode(episode)
+    if unsettled := episode.get("unsettled"):
+        words += f": {unsettled['text']}"
+    return shorten_text(f"{episode['task_key']}: {words}", LONGEST_LINE, path)
 
 
 def bounded(
@@ -303,8 +331,7 @@ def bounded(
         what: The name of the items, for the note.
         path: The path where all items are stored, for the note.
     """
-    order = list(OUTCOMES.values())
-    ranked = sorted(items, key=lambda item: (not item.harm, order.index(item.outcome)))
+    ranked = sorted(items, key=lambda item: (not item.harm, RANKING.index(item.outcome)))
     left = len(ranked) - most
     return ranked[:most], [
         f"{left:,} more {what} are not on this page. They are in {path}."

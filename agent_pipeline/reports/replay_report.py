@@ -14,6 +14,8 @@ from agent_pipeline.sessions.transcript import format_markdown_table
 
 MOST_LISTED = 20
 """The largest number of tasks that the list of tasks to record has."""
+HEAD_TO_RECORD = ["task", "undecided episodes", "first deviation"]
+"""The head of the list of tasks to record."""
 MOST_CHARACTERS = 120
 """The largest number of characters of a deviation in the list of tasks to record."""
 
@@ -110,7 +112,7 @@ def _done(figures: ReplayFigures | None) -> str:
     """Return the bounds of the tasks done."""
     if figures is None:
         return "–"
-    return f"{figures.done} to {figures.done + figures.undecided} of {figures.episodes}"
+    return _bounds(figures.done, figures.done + figures.undecided, figures.episodes)
 
 
 def _harm(figures: ReplayFigures | None) -> str:
@@ -118,7 +120,12 @@ def _harm(figures: ReplayFigures | None) -> str:
     if figures is None:
         return "–"
     most = figures.harm_seen + figures.suspected
-    return f"{figures.harm_seen} to {most} of {figures.episodes}"
+    return _bounds(figures.harm_seen, most, figures.episodes)
+
+
+def _bounds(least: int, most: int, episodes: int) -> str:
+    """Return two bounds of a number of episodes, or the number if both are the same."""
+    return f"{least} of {episodes}" if least == most else f"{least} to {most} of {episodes}"
 
 
 def _unknown_harm(figures: ReplayFigures | None) -> str:
@@ -134,6 +141,16 @@ def describe_replay(replay: ReplayFigures) -> str:
     )
 
 
+def describe_replayed_page(model: ReplayFigures, base: ReplayFigures | None) -> str:
+    """Return the headline of a page of replayed episodes: bounds, and how much is undecided."""
+    of_base = f", its base model {_done(base)}" if base else ""
+    return (
+        f"The model did {_done(model)} tasks{of_base}. It changed the world wrongly in "
+        f"{_harm(model)} episodes. The recordings do not settle {model.undecided} of "
+        f"{model.episodes} episodes."
+    )
+
+
 def list_tasks_to_record(figures: ReplayFigures) -> list[list[str]]:
     """Return the tasks for which one more recording would settle most, as rows of a table."""
     tasks = list(figures.to_record.items())[:MOST_LISTED]
@@ -142,5 +159,4 @@ def list_tasks_to_record(figures: ReplayFigures) -> list[list[str]]:
 
 def format_tasks_to_record(figures: ReplayFigures) -> str:
     """Return the tasks for which one more recording would settle most, as Markdown."""
-    head = ["task", "undecided episodes", "first deviation"]
-    return format_markdown_table([head, *list_tasks_to_record(figures)])
+    return format_markdown_table([HEAD_TO_RECORD, *list_tasks_to_record(figures)])

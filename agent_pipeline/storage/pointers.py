@@ -105,7 +105,7 @@ class Pointers(Artifacts):
         identity = self.pointers(asset, key).latest
         if identity is None:
             raise DataError(
-                f"There is no {asset} of {key} in {self.root}: materialize "
+                f"There is no `{asset}` of {key} in {self.root}: materialize "
                 f"`{name_asset_to_select(asset)}` first."
             )
         return self._find_named(asset, key, identity)

@@ -173,7 +173,7 @@ class Tables(Paths):
             file = pq.ParquetFile(self.fs.open_for_arrow(path))
         except FileNotFoundError as error:
             raise MissingError(
-                f"There is no {asset} of {key} at {path}: materialize "
+                f"There is no `{asset}` of {key} at {path}: materialize "
                 f"`{name_asset_to_select(asset)}` first."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport
 from agent_pipeline.reports.answers import compare_texts, read_answer, read_expected
+from agent_pipeline.reports.episode_page import describe_episodes
+from agent_pipeline.reports.episode_report import EpisodeReport, PlayerFigures, Share
 from agent_pipeline.reports.page import (
     MOST_TURNS,
     Page,
@@ -26,6 +28,7 @@ from agent_pipeline.reports.page import (
     render,
 )
 from agent_pipeline.reports.page_items import variant_items
+from agent_pipeline.reports.replay_report import ReplayFigures
 from agent_pipeline_tests.browser import Elements, opened, tab
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, report_on, samples
 
@@ -265,6 +268,45 @@ def test_harmful_episodes_come_first_and_every_players_transcript_is_there() -> 
         ("assistant", ""),
     ]
     assert b"secret" not in msgspec.json.encode(items)
+
+
+def test_undecided_episodes() -> None:
+    """An episode that no recording continues is neither right nor wrong, and says why."""
+    messages = [{"role": "user", "content": "Cancel K1."}]
+    done = {"seed": None, "trial": 0, "done": True, "wrong_changes": None, "complaint": ""}
+    done |= {"end": "answered", "messages": messages, "task_key": "a"}
+    deviation = {"kind": "write not recorded", "text": "cancel('K1')", "harm_suspected": True}
+    undecided = done | {"done": False, "end": "unsettled", "unsettled": deviation}
+    harmful = done | {"done": False, "wrong_changes": ["a refund"]}
+    for baseline, candidate, outcome in (
+        (done, undecided, "undecided"),
+        (undecided, done, "undecided"),
+        (undecided | {"task_key": "a"}, harmful, "undecided"),
+        (done | {"unsettled": None}, harmful, "lost"),
+    ):
+        (item,) = episode_items({"base": [baseline], "model": [candidate]}, "")
+        assert item.outcome == outcome
+        assert [shown.done for shown in item.transcripts] == [
+            None if episode.get("unsettled") else episode["done"]
+            for episode in (baseline, candidate)
+        ]
+    (item,) = episode_items({"base": [done], "model": [undecided]}, "")
+    assert item.line == "a: undecided: write not recorded, probably harmful: cancel('K1')"
+    assert item.transcripts[1].outcome == "undecided: write not recorded, probably harmful"
+    lost = PageItem(kind="episode", outcome="lost")
+    assert [shown.outcome for shown in bounded([item, lost], 9, "episodes", "")[0]] == [
+        "lost",
+        "undecided",
+    ]
+
+
+def test_headline_of_replayed_episodes() -> None:
+    """The headline has bounds: an undecided episode may be done, or may not."""
+    replay = ReplayFigures(episodes=4, undecided=2, suspected=1, harm_seen=0, done=1)
+    figures = PlayerFigures(done=Share(1, 2), replay=replay)
+    headline = describe_episodes(EpisodeReport({"model": figures}))
+    assert "1 to 3 of 4 tasks" in headline and "0 to 1 of 4 episodes" in headline
+    assert "2 of 4 episodes" in headline
 
 
 def test_one_form() -> None:

@@ -33,6 +33,7 @@ from agent_pipeline.reports.episode_report import (
     variant_rows,
 )
 from agent_pipeline.reports.replay_report import (
+    HEAD_TO_RECORD,
     ReplayFigures,
     describe_replay,
     list_tasks_to_record,
@@ -50,9 +51,7 @@ def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValu
         return {}
     return {
         "settled": dg.MetadataValue.float(figures.settled / figures.episodes),
-        "tasks_to_record": table(
-            ["task", "undecided episodes", "first deviation"], list_tasks_to_record(figures)
-        ),
+        "tasks_to_record": table(HEAD_TO_RECORD, list_tasks_to_record(figures)),
     }
 
 

@@ -217,7 +217,7 @@ def sentence(error: dg.DagsterError | dg.Failure) -> str:
 def test_a_table_that_was_never_made_or_is_damaged_is_one_sentence(resources):
     with pytest.raises((dg.DagsterError, dg.Failure)) as error:
         received(resources, up, pa.Table, rows_of, "tau/airline")
-    assert "There is no up of tau/airline" in sentence(error.value)
+    assert "There is no `up` of tau/airline" in sentence(error.value)
     run(resources, up, partition="tau/airline")
     file = Path(str(load_settings().open_lake().table("up", parse_key("tau/airline"))))
     file.write_bytes(file.read_bytes()[:50])
