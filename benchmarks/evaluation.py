@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from agent_pipeline.compute.params import common_params
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.base_measurements import MemoryStore
 from agent_pipeline.evaluation.evaluate import EvaluationOptions, evaluate
@@ -23,7 +24,6 @@ from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import parse_key
 from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
-from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main(partition: str, count: int) -> None:
     """Print a line for the base and one for the adapter."""
     settings, key = load_settings(), parse_key(partition)
     adapter = settings.candidate(key)
-    base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
+    base = common_params(settings, key).base_of(adapter)
     answering, rows = (
         TurnAnswerer.of(base, adapter.path),
         heldout_rows(settings.open_lake(), key)[:count],
@@ -93,7 +93,7 @@ def ranks(partition: str, count: int) -> None:
     rows = heldout_rows(lake, key)[:count]
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for adapter in lake.finished("sft_adapter", key):
-        base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
+        base = common_params(settings, key).base_of(adapter)
         options = EvaluationOptions(max_samples=10**6)
         report = evaluate(rows, base, adapter.path, options, base_store=store).report
         for name, of in ((adapter.identity[:8], report.adapter), (base.name, report.base)):

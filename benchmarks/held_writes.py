@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.cli.players import open_player
+from agent_pipeline.compute.params import common_params
 from agent_pipeline.compute.playing import tasks_to_play
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.evaluation.confidence import ScoredWrite, TurnConfidence, choose_threshold
@@ -38,7 +39,6 @@ from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.gateway.turn_checks import ChampionTurn, TrafficRules, find_objection
 from agent_pipeline.judging.preconditions import NO_PRECONDITIONS, Preconditions
 from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.readiness.precondition_proposals import propose_preconditions
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline.sessions.session import hash_json
@@ -161,13 +161,7 @@ def compare(partition: str, files: Sequence[str]) -> None:
 def make_weak_model(settings: Settings, key: PartitionKey, scale: float, folder: Path) -> Path:
     """Merge the candidate's adapter, with weaker weights, and write a GGUF file of it."""
     adapter = settings.candidate(key)
-    made_from = adapter.manifest["made_from"]
-    base = resolve_base_model(
-        made_from["base_model"],
-        settings.cache_path,
-        settings.trust_remote_code,
-        made_from["base_revision"],
-    )
+    base = common_params(settings, key).base_of(adapter)
     weak = folder / "adapter"
     shutil.copytree(adapter.path, weak)
     config = json.loads((weak / "adapter_config.json").read_text())

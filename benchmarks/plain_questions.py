@@ -11,10 +11,10 @@ Example: `AGENT_PIPELINE_LAKE=lake python -m benchmarks.plain_questions shop/sup
 import sys
 from pathlib import Path
 
+from agent_pipeline.compute.params import common_params
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import parse_key
-from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.promotion import sanity_questions
 from agent_pipeline.promotion.sanity_questions import QUESTIONS
@@ -28,13 +28,7 @@ def main(partition: str, adapter: str = "") -> None:
     """Ask the questions, and print a table with a row per prompt."""
     key, settings = parse_key(partition), load_settings()
     lake, trained = settings.open_lake(), settings.candidate(key)
-    made_from = trained.manifest["made_from"]
-    base = resolve_base_model(
-        made_from["base_model"],
-        settings.cache_path,
-        settings.trust_remote_code,
-        made_from["base_revision"],
-    )
+    base = common_params(settings, key).base_of(trained)
     answerer = TurnAnswerer.of(base, Path(adapter) if adapter else trained.path, MAX_LENGTH)
     row = next(iter(read_dataset_rows(lake, key, ("test",))))
     own = str(row["messages"][0]["content"])

@@ -151,11 +151,11 @@ def night(day: int) -> dict[str, Any]:
 
 def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     """What is served, the last decision, and the tasks done and harm of what is served: of the base model, where nothing is."""
+    from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.export.serving_folder import served_form
     from agent_pipeline.keys import PartitionKey
-    from agent_pipeline.models.base_model import resolve_base_model
     from agent_pipeline.promotion.champions import SERVING
     from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
     from agent_pipeline.promotion.ledger import EXPORT, open_ledger
@@ -187,9 +187,7 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
             player = gguf_player(served_form(lake, export), 96, 2048, 0.0)
         else:
             adapter = settings.candidate(key)
-            base = resolve_base_model(
-                adapter.manifest["made_from"]["base_model"], settings.cache_path
-            )
+            base = common_params(settings, key).base_of(adapter)
             player = memory_player(base, adapter.path, None, 96, 2048)
         report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
         cache.write_text(msgspec.json.encode(report.model).decode(), encoding="utf-8")

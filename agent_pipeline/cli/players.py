@@ -29,12 +29,12 @@ def open_player(
         side_by_side: Whether a GGUF file plays in two servers, which is faster for many
             conversations and slower for one conversation.
     """
+    from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
     from agent_pipeline.export.serving_folder import Form, served_form
     from agent_pipeline.judging.llm_client import Endpoint
-    from agent_pipeline.models.base_model import resolve_base_model
     from agent_pipeline.promotion.ledger import EXPORT
 
     settings = load_settings()
@@ -78,11 +78,5 @@ def open_player(
             "--temperature out, or play `gguf` or an endpoint."
         )
     adapter = settings.candidate(key)
-    made_from = adapter.manifest["made_from"]
-    base = resolve_base_model(
-        made_from["base_model"],
-        settings.cache_path,
-        settings.trust_remote_code,
-        made_from["base_revision"],
-    )
+    base = common_params(settings, key).base_of(adapter)
     return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)
