@@ -38,6 +38,7 @@ from agent_pipeline.sessions.part_fields import (
     read_thought,
 )
 from agent_pipeline.sessions.parts import (
+    UNREAD_RESULT,
     read_call,
     read_result,
     read_text,
@@ -67,7 +68,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 14
+VERSION = 15
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.
@@ -268,7 +269,10 @@ def _read_results(message: JsonObject) -> list[Item]:
         name: value for name, value in message.items() if name not in _ANSWERED_CALL_FIELDS
     }
     strange = [mark_unread(f"field {name}") for name in _list_active_fields(other_fields)]
-    if results:
+    has_unread_result = any(
+        item.kind == "unread" and item.name.startswith(UNREAD_RESULT) for item in items
+    )
+    if results or has_unread_result:
         return results + _mark_items_beside_results(items) + strange
     error = message.get("error")
     reason = error.get("message") if isinstance(error, dict) else error

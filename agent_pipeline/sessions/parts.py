@@ -98,8 +98,22 @@ _CALL_ID_FIELDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "callID
 _RESULT_ID_FIELDS = (
     *("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "call_id", "callID", "id"),
 )
-_ARGUMENT_FIELDS = ("arguments", "args", "input", "parameters", "tool_kwargs")
-_OUTPUT_FIELDS = ("content", "response", "result", "output", "error")
+_ARGUMENT_FIELDS = ("arguments", "args", "input", "parameters", "tool_kwargs", "server_tool_call")
+_OUTPUT_FIELDS = ("content", "response", "result", "output", "error", "server_tool_call_response")
+UNREAD_RESULT = "result"
+"""Beginning of the name of an item for a result that cannot be read."""
+
+_ABOUT_CALLS = {
+    *("type", "kind", "part_kind", "block_type", "tool_kind", "tool_type", "index", "weight"),
+    *("name", "toolName", "tool_name", "function", "namespace", "toolset_name", "agent_name"),
+    *("id", "call_id", "callID", "callId", "tool_call_id", "toolCallId", "tool_use_id"),
+    *("toolUseId", "state", "status", "phase", "outcome", "is_error", "isError", "dynamic"),
+    *("providerMetadata", "providerOptions", "provider_details", "provider_name", "caller"),
+    *("cache_control", "extra_content", "metadata", "extras", "_meta", "callProviderMetadata"),
+    *("thought", "thoughtSignature", "thought_signature", "signature", "timestamp"),
+    *("created_by", "view", "title", "error", "parse_error", "approval", "usage"),
+}
+"""Fields of a call or a result that hold neither arguments nor an output."""
 _TOOL_FIELDS = ("name", "toolName", "tool_name")
 _TEXT_FIELDS = {
     *("type", "text", "content", "annotations", "logprobs", "cache_control", "citations", "index"),
@@ -202,6 +216,8 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
     text = _read_arguments(fields, call)
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
+    if not text and (strange := _list_strange_fields(fields) or _list_strange_fields(call)):
+        return mark_unread(f"call with {' '.join(strange)}")
     return Item(
         "function_call",
         _unparsed_arguments(call, text) or text,
@@ -238,6 +254,11 @@ def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
         arguments = pick_first(call, _ARGUMENT_FIELDS)
     if arguments in (None, "", {}) and isinstance(call.get("partial_json"), str):
         arguments = call["partial_json"]  # the joined pieces of a stream
+    hosted = call.get("server_tool_call")
+    if isinstance(hosted, dict) and arguments is hosted:
+        # OpenTelemetry: the arguments stand beside the tool's type, or in an object of their own.
+        inner = {name: value for name, value in hosted.items() if name != "type"}
+        arguments = inner["arguments"] if inner.keys() == {"arguments"} else inner
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dump_json(arguments)
@@ -283,17 +304,29 @@ def read_result(call_id: str, output: object, failed: bool = False, tool: str = 
 def read_result_block(block: JsonObject) -> Item:
     """Return the tool result in a block that names its call."""
     output = pick_first(block, _OUTPUT_FIELDS)
+    if output is None and (strange := _list_strange_fields(block)):
+        return mark_unread(f"{UNREAD_RESULT} with {' '.join(strange)}")
     failed = is_marked_failed(block)
     if isinstance(output, dict) and _is_ai_sdk_output(output):
         failed = failed or is_marked_failed(output)
         output = output.get("value", output.get("reason"))
     if is_encrypted(output):
-        return mark_unread("result that only the service can read")
+        return mark_unread(f"{UNREAD_RESULT} that only the service can read")
     if output == [] and "content" in block:
         output = ""
     return read_result(
         read_id(block, *_RESULT_ID_FIELDS), output, failed, tool=read_tool_name(block)
     )
+
+
+def _list_strange_fields(record: JsonObject) -> list[str]:
+    """Return the fields that may hold the content of a call or a result without known content."""
+    known = {*_ABOUT_CALLS, *_ARGUMENT_FIELDS, *_OUTPUT_FIELDS}
+    return [
+        replace_surrogates(str(name))
+        for name, value in record.items()
+        if name not in known and isinstance(value, str | list | dict) and value
+    ]
 
 
 def read_tool_name(result: JsonObject) -> str:

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from agent_pipeline.sessions.chat import read_chat, read_items
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.message_fields import CUT_FLAGS
+from agent_pipeline.sessions.message_fields import ACTIVITY_FIELDS, CUT_FLAGS
 from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline.sources import open_source
 from agent_pipeline.sources.formats.model_calls import request_of
@@ -108,3 +111,121 @@ def test_prompt_template() -> None:
     message = {"type": "message", "role": "developer", "content": "You know Ulm."}
     system, _ = read_items(request_of(request | {"instructions": [message]}).messages)
     assert (system.role, system.text) == ("system", "You know Ulm.")
+
+
+@given(
+    st.lists(st.sampled_from(["a", "ab", "ba", "abc"]), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_tools_of_an_inspect_sample(names: list[str], has_ids: bool) -> None:
+    """The tools of the first call were shown beside all answers of a sample."""
+    messages: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = [
+        {"event": "model", "tools": [{"name": "grade", "parameters": {}}], "output": {}}
+    ] * has_ids
+    for step, tools in enumerate(names):
+        answer = {"role": "assistant", "content": f"answer {step}"}
+        answer |= {"id": f"m{step}"} if has_ids else {}
+        messages += [QUESTION, answer]
+        schemas = [{"name": name, "description": name, "parameters": {}} for name in tools]
+        output = {"choices": [{"message": answer, "stop_reason": "stop"}]}
+        events.append({"event": "model", "tools": schemas, "output": output})
+    run = {"run_id": "r", "task": "t", "model": "m", "created": "2026-03-01T10:00:00"}
+    sample = {"id": "1", "epoch": 1, "messages": messages, "events": events, "scores": {}}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log.json"
+        path.write_text(
+            json.dumps({"version": 2, "status": "success", "eval": run, "samples": [sample]})
+        )
+        source = open_source(path)
+        (session,) = (session for key in source.partitions() for session in source.sessions(key))
+    shown = sorted(tool["function"]["name"] for tool in session.tools)
+    answers = [message for message in session.messages if message["role"] == "assistant"]
+    if has_ids:
+        weights = [message.get("weight", 1) for message in answers]
+        assert weights == [int(sorted(tools) == shown) for tools in names]
+        assert session.skipped.get("changed_tools", 0) == weights.count(0) < len(names)
+    else:
+        assert shown == sorted(names[0])
+
+
+CONTENT = {"city": "Ulm"}
+
+
+@given(st.text(st.sampled_from("abcdefgh_"), min_size=3, max_size=12), st.booleans())
+def test_unknown_field_of_a_call(name: str, as_function: bool) -> None:
+    """Arguments in a field that nobody knows are not an empty object, but damage."""
+    assume(name not in {"id", "args"} | ACTIVITY_FIELDS)
+    call: dict[str, Any] = {"type": "tool_call", "id": "c1", "name": "find", name: CONTENT}
+    if as_function:
+        call = {"id": "c1", "type": "function", "function": {"name": "find", name: CONTENT}}
+        message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    else:
+        message = {"role": "assistant", "parts": [call]}
+    assert read_chat([QUESTION, message]).damage["unread"] == 1
+
+
+@given(
+    st.text(st.sampled_from("abcdefgh_"), min_size=3, max_size=12),
+    st.sampled_from([CONTENT, "in Ulm", [CONTENT]]),
+)
+def test_unknown_field_of_a_result(name: str, content: Any) -> None:
+    """An output in a field that nobody knows is not an empty text, but damage."""
+    part = {"type": "tool_call_response", "id": "c1", name: content}
+    assert read_chat([QUESTION, {"role": "tool", "parts": [part]}]).damage["unread"] == 1
+
+
+def test_hosted_tool_of_opentelemetry() -> None:
+    """The GenAI conventions put the content of a hosted tool into an object of its own."""
+    parts = [
+        {
+            "type": "server_tool_call",
+            "id": "s1",
+            "name": "search",
+            "server_tool_call": {"type": "web_search", "query": "Ulm"},
+        },
+        {
+            "type": "server_tool_call_response",
+            "id": "s1",
+            "server_tool_call_response": {"type": "web_search", "hits": 1},
+        },
+        {"type": "text", "content": "One hit."},
+    ]
+    chat = read_chat([QUESTION, {"role": "assistant", "parts": parts}])
+    _, called, result, answer = chat.messages
+    assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {"query": "Ulm"}
+    assert json.loads(result["content"])["hits"] == 1 and answer["content"] == "One hit."
+
+
+@given(st.sets(st.integers(0, 3)), st.booleans())
+def test_attributes_that_a_limit_dropped(dropped: set[int], is_known: bool) -> None:
+    """A message that lost its attributes is damage, unless an earlier call has the message.
+
+    A message at the end leaves no gap; only the span's own count of lost attributes tells of it.
+    """
+    told = ["q0", "a0", "q1", "a1", "q2"]
+    spans = []
+    for count in (1, 3, 5) if is_known else (5,):
+        attributes = {"openinference.span.kind": "LLM", "llm.model_name": "m"}
+        for index, text in enumerate([*told[:count], f"a{count // 2}"]):
+            side = "input" if index < count else "output"
+            index = index if index < count else 0
+            prefix = f"llm.{side}_messages.{index}.message."
+            if side == "output" or count < 5 or index not in dropped:
+                attributes[prefix + "role"] = "user" if text.startswith("q") else "assistant"
+                attributes[prefix + "content"] = text
+        typed = [
+            {"key": name, "value": {"stringValue": value}} for name, value in attributes.items()
+        ]
+        ids = {"traceId": "t1", "spanId": f"s{count}", "startTimeUnixNano": str(count)}
+        spans.append({**ids, "name": "chat", "attributes": typed})
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "spans.json"
+        path.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+        source = open_source(path)
+        sessions = [session for key in source.partitions() for session in source.sessions(key)]
+    whole = [session for session in sessions if not session.damage]
+    for session in whole:
+        texts = [message["content"] for message in session.messages]
+        assert texts == [*told, "a2"][: len(texts)]
+    assert dropped or len(whole) == len(sessions) == 1

@@ -7,6 +7,7 @@ links are replaced by their texts. The tool schemas come from the sample's model
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.formats.fields import (
@@ -22,6 +23,11 @@ from agent_pipeline.sources.formats.fields import (
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.limits import allowed_for
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
+from agent_pipeline.sources.formats.offered_tools import (
+    ToolSet,
+    choose_tool_set,
+    make_tool_set,
+)
 from agent_pipeline.sources.formats.record_files import Archive, RecordLocation, kind_of
 
 _ATTACHMENT = "attachment://"
@@ -83,16 +89,18 @@ class InspectSource(RecordSource):
         grade = mean(
             {name: scores[name] for name, value in values.items() if isinstance(value, str | bool)}
         )
-        tools = next(
-            (
-                event["tools"]
-                for event in events
-                if event.get("event") == "model" and event.get("tools")
-            ),
-            None,
-        )
+        offered = _offered_tools(record, events, attachments)
         messages = _with_reasons(attachments.restore(record.get("messages")), record, events)
-        conversation = {"history": messages, "tools": attachments.restore(tools)}
+        if isinstance(messages, list):
+            messages = [
+                message | {"weight": 0} if _id_of(message) in offered.other_ids else message
+                for message in messages
+            ]
+        conversation = {
+            "history": messages,
+            "tools": offered.tools,
+            "skipped": {"changed_tools": len(offered.other_ids)},
+        }
         damage = Counter(cut_text=attachments.lost) if attachments.lost else Counter()
         return {
             **chosen(record, ("error",), task_id="id", trial="epoch"),
@@ -118,6 +126,49 @@ class InspectSource(RecordSource):
             self.file_beside(location.path, lost, lambda path: Archive(path).member("header.json")),
             "eval",
         )
+
+
+@dataclass(frozen=True)
+class _OfferedTools:
+    """The tools of most answers of a sample.
+
+    Attributes:
+        tools: The tool schemas.
+        other_ids: The ids of the messages that were written with other tools.
+    """
+
+    tools: object
+    other_ids: set[str]
+
+
+def _offered_tools(
+    record: Record, events: list[Record], attachments: "_Attachments"
+) -> _OfferedTools:
+    """Return the tools of the model events whose answers are messages of the sample.
+
+    A sample may also have model events of sub-agents and graders. Older logs do not name the
+    answer of an event; the tools of the first event count then.
+    """
+    calls = [event for event in events if event.get("event") == "model" and event.get("tools")]
+    message_ids = {_id_of(message) for message in elements(record.get("messages"))} - {None}
+    sets: dict[str, ToolSet] = {}
+    tools: dict[ToolSet, object] = {}
+    for event in calls:
+        for choice in objects(section(event, "output").get("choices"))[:1]:
+            name = _id_of(choice.get("message"))
+            if name is not None and name in message_ids:
+                restored = attachments.restore(event["tools"])
+                sets[name] = make_tool_set(restored)
+                tools[sets[name]] = restored
+    if not sets:
+        return _OfferedTools(attachments.restore(calls[0]["tools"]) if calls else None, set())
+    kept = choose_tool_set(list(sets.values()))
+    return _OfferedTools(tools[kept], {name for name, offered in sets.items() if offered != kept})
+
+
+def _id_of(message: object) -> str | None:
+    """Return the id of a message, or None if the message has no id."""
+    return text(section({"message": message}, "message").get("id"))
 
 
 def _with_reasons(messages: object, record: Record, events: list[Record]) -> object:

@@ -125,7 +125,8 @@ def _treed(value: object, depth: int = _DEPTH) -> object:
 def _listed(value: object, depth: int = _DEPTH) -> object:
     """Convert objects whose names are all numbers into lists.
 
-    The list has the order of the numbers.
+    The list has the order of the numbers, with None for each gap between them: a limit on the
+    number of attributes dropped what stood there.
     """
     if not isinstance(value, dict) or depth < 0:
         return value
@@ -133,11 +134,14 @@ def _listed(value: object, depth: int = _DEPTH) -> object:
     indexed = inner and all(
         name.isdecimal() and name.isascii() and len(name) < 10 for name in inner
     )
-    return (
-        [element for _, element in sorted(inner.items(), key=lambda pair: int(pair[0]))]
-        if indexed
-        else inner
-    )
+    if not indexed:
+        return inner
+    elements: list[object] = []
+    next_number = 0
+    for number, element in sorted((int(name), element) for name, element in inner.items()):
+        elements += [element] if number == next_number else [None, element]
+        next_number = number + 1
+    return elements
 
 
 def _whole(value: object) -> object:

@@ -32,7 +32,7 @@ from agent_pipeline.sources.platforms.conversation import (
     steps_around,
     untrained,
 )
-from agent_pipeline.sources.platforms.spans import Span, in_order
+from agent_pipeline.sources.platforms.spans import MISSING_MESSAGE, Span, in_order
 from agent_pipeline.sources.platforms.tool_sets import keep_one_tool_set
 from agent_pipeline.sources.platforms.tool_spans import (
     add_results,
@@ -173,7 +173,10 @@ def _place(
             and keys[: len(without)] == without
             and [key[0] for key in keys[len(without) :]][:1] == ["output"]
         ):
-            _go_on(conversation, call, system, _after(request_items, len(without)), answered)
+            new = _after(request_items, len(without))
+            if new[0].name == MISSING_MESSAGE:  # it is the message with the open calls
+                new = new[1:]
+            _go_on(conversation, call, system, new, answered)
             return
     for conversation in alike:
         same = len(commonprefix([conversation.keys, keys]))  # noqa: RUF071  of keys, not of paths
@@ -379,7 +382,7 @@ def _calls(spans: list[Span]) -> list[Span]:
         ]
         for call in calls
     }
-    readable = {id(call) for call in calls if call.prompt and not any(map(is_damaged, call.prompt))}
+    readable = {id(call) for call in calls if call.prompt and _can_be_read(call)}
     shadowed = {
         id(outer_step) for call in calls if id(call) in readable for outer_step in outer[id(call)]
     }
@@ -389,6 +392,14 @@ def _calls(spans: list[Span]) -> list[Span]:
         if any(id(outer_step) in readable for outer_step in outer[id(call)])
     }
     return [call for call in calls if id(call) in readable or id(call) not in shadowed]
+
+
+def _can_be_read(call: Span) -> bool:
+    """Return whether all messages of a request can be read, except for missing messages."""
+    return not any(
+        is_damaged(message) and getattr(message, "name", "") != MISSING_MESSAGE
+        for message in call.prompt
+    )
 
 
 def _with_unread(span: Span) -> Span:

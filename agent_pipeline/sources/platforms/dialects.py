@@ -5,7 +5,7 @@ The dialects are the GenAI conventions (`gen_ai.input.messages`, …), OpenInfer
 …). A span may use several dialects.
 """
 
-from agent_pipeline.sessions.items import mark_cut_text
+from agent_pipeline.sessions.items import mark_cut_text, mark_unread
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -32,7 +32,7 @@ from agent_pipeline.sources.platforms.attributes import (
     tree,
 )
 from agent_pipeline.sources.platforms.span_source import Score
-from agent_pipeline.sources.platforms.spans import KINDS, Span
+from agent_pipeline.sources.platforms.spans import KINDS, MISSING_MESSAGE, Span
 
 _USAGE = "gen_ai.usage."
 _FINISH_REASONS = (
@@ -257,6 +257,8 @@ def _message(raw: object) -> object:
 
     The form is `{"message": {role, content or contents, tool_calls, tool_call_id}}`.
     """
+    if raw is None:
+        return mark_unread(MISSING_MESSAGE)
     raw = raw if isinstance(raw, dict) else {}
     message = section(raw, "message") or raw
     chat: Record = {"role": message.get("role"), "content": message.get("content")}

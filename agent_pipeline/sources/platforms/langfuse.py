@@ -22,7 +22,12 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason, words_or_messages
+from agent_pipeline.sources.formats.model_calls import (
+    first_choice,
+    stop_reason,
+    with_reason,
+    words_or_messages,
+)
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.dialects import fill_in
 from agent_pipeline.sources.platforms.langfuse_server import LangfuseServer
@@ -130,6 +135,8 @@ class LangfuseSource(SpanSource):
         span = span_of(record, kind, arguments=arguments, output=output)
         if span.kind != "tool":
             span.exchange(prompt, answered)
+            count = section(record, "modelParameters").get("n")
+            span.answered = first_choice(span.answered, count)
         span.tools = (
             span.tools
             or section(record, "modelParameters").get("tools")

@@ -59,6 +59,11 @@ _TIMES = {
     "ended": ("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time", "ended_at"),
 }
 
+MISSING_MESSAGE = "missing message"
+"""Name of the item for a message whose attributes are missing. The message may have been empty, or
+a limit on the number of attributes dropped it. An earlier call may have recorded it.
+"""
+
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
 
 

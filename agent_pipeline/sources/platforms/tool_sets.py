@@ -4,11 +4,10 @@ A row of a conversation has one list of tools. An answer that was given with oth
 a falsehood: "I cannot do that" beside the tool that does it, or a call that fits no schema.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
-from agent_pipeline.sessions.session import dump_canonical_json
-from agent_pipeline.sources.formats.fields import function_tools, section
+from agent_pipeline.sources.formats.fields import section
+from agent_pipeline.sources.formats.offered_tools import ToolSet, choose_tool_set, make_tool_set
 from agent_pipeline.sources.platforms.conversation import Conversation, key_of, untrained
 from agent_pipeline.sources.platforms.spans import Span
 
@@ -36,10 +35,10 @@ def keep_one_tool_set(conversation: Conversation) -> None:
     keyed = [
         (index, item) for index, item in enumerate(conversation.items) if key_of(item) is not None
     ]
-    sets: list[tuple[range, frozenset[str]]] = []
-    calls: dict[frozenset[str], list[Span]] = {}
+    sets: list[tuple[range, ToolSet]] = []
+    calls: dict[ToolSet, list[Span]] = {}
     for answer in conversation.model_answers:
-        tool_set = _tool_set(answer.call)
+        tool_set = make_tool_set(_stated(answer.call))
         if tool_set:
             calls.setdefault(tool_set, []).append(answer.call)
             keys = range(answer.start, answer.end)
@@ -47,9 +46,7 @@ def keep_one_tool_set(conversation: Conversation) -> None:
                 sets.append((keys, tool_set))
     if len(calls) < 2 or not sets:
         return
-    counts = Counter(tool_set for _, tool_set in sets)
-    most = max(counts.values())
-    kept = [tool_set for _, tool_set in sets if counts[tool_set] == most][-1]
+    kept = choose_tool_set([tool_set for _, tool_set in sets])
     conversation.tools = list_tools(calls[kept])
     for keys, tool_set in sets:
         if tool_set != kept:
@@ -64,9 +61,3 @@ def _stated(span: Span) -> list[object]:
     if isinstance(span.tools, list):
         return span.tools
     return [span.tools] if span.tools else []
-
-
-def _tool_set(span: Span) -> frozenset[str] | None:
-    """Return the tools of a model call in canonical form, or None if the call states none."""
-    tools, _ = function_tools(_stated(span))
-    return frozenset(map(dump_canonical_json, tools)) or None
