@@ -10,6 +10,7 @@ that is made from the sample's recorded sessions.
 `python -m benchmarks.replay transcripts PROJECT/AGENT` judges the transcripts of an agent's episodes in its own world from its tape. With `misses` as the last argument, the kinds of undecided episodes follow, with examples.
 """
 
+import gc
 import hashlib
 import json
 import random
@@ -642,6 +643,9 @@ def measure_cost() -> None:
     """Print the time of the tape beside ingestion, and of replayed episodes beside those in the true world."""
     settings = load_settings(store=str(SAMPLE))
     key = parse_key(CAST[0].partition)
+    # The objects of all imported modules, which the collector would visit at some step or other.
+    gc.collect()
+    gc.freeze()
     rounds = []
     for _ in range(ROUNDS):
         with TemporaryDirectory() as folder:

@@ -58,6 +58,8 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
         }
         return {
             key: normal(value, properties.get(key) or {}, lenient)
+            if lenient or isinstance(value, dict | list)
+            else value
             for key, value in (arguments | defaults).items()
         }
     if isinstance(value, list):

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from agent_pipeline.datasets.ledger import read_ledger
 from agent_pipeline.datasets.rows import DatasetRow
@@ -34,12 +35,15 @@ from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_param
 from agent_pipeline.redaction.kinds import PSEUDONYM
 from agent_pipeline.redaction.surrogates import spoken
 from agent_pipeline.sessions.json_text import decode_arguments
-from agent_pipeline.sessions.session import Message, ToolCall, dump_canonical_json
+from agent_pipeline.sessions.session import Message, Tool, ToolCall, dump_canonical_json
 from agent_pipeline.sessions.tables import (
+    CHARACTERS_PER_BATCH,
+    ROWS_PER_BATCH,
+    decode_json,
     define_optional,
     define_required,
+    make_batch,
     read_batches,
-    to_batches,
     to_rows,
 )
 from agent_pipeline.sessions.transcript import is_failed
@@ -58,6 +62,9 @@ MAX_SHARE_DIFFERING = 0.1
 """Largest share of look-ups with different results in different tasks, at which tasks are still
 taken to begin in the same state.
 """
+
+MOST_HELD_BYTES = 16 << 20
+"""Size of a table of sessions, without compression, up to which its decoded rows are held."""
 
 TAPE = pa.schema(
     [
@@ -95,8 +102,7 @@ State = tuple[str, ...]
 """The successful writes so far, sorted. A write that was made twice stands there twice."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One step of a recorded session.
 
     Attributes:
@@ -305,75 +311,178 @@ def record_tape(
     Raises:
         DataError: The table of sessions does not exist, or a table is damaged.
     """
-    effects = infer_effects(lake, key).list_effects(declared_reads)
-    reasons = {effect.tool: effect.reason for effect in effects}
+    left_out: Counter[str] = Counter()
+    usable = _read_usable_sessions(lake, key, left_out)
+    effects = _infer_effects(usable).list_effects(declared_reads)
+    reasons: dict[str | None, str] = {effect.tool: effect.reason for effect in effects}
     reads = {effect.tool for effect in effects if not effect.writes}
     ledger = read_ledger(lake, key, sizes)
     names = ["session_id", "parent_session_id", "task_key"]
     root_tasks = find_root_tasks(lake.open(JUDGED_TABLE, key).read(names).to_pylist())
-    left_out: Counter[str] = Counter()
     sessions = 0
 
-    def make_rows() -> Iterator[dict[str, object]]:
+    def make_rows() -> Iterator[_TapeRow]:
         nonlocal sessions
-        for row in _usable_rows(lake, key, left_out):
+        for session in usable:
             sessions += 1
-            task_key = root_tasks.get(row["session_id"], row["task_key"])
-            common = {
-                "session_id": row["session_id"],
-                "task_key": task_key,
-                "split": ledger.find_split(task_key),
-                "verdict": row["verdict"],
-            }
-            system = "\n".join(m["content"] for m in row["messages"] if m["role"] == "system")
-            for step_row in _rows_of_session(row, common, system, reads):
-                yield step_row | {"effect_reason": reasons.get(str(step_row["tool"]))}
+            task_key = root_tasks.get(session.session_id, session.task_key)
+            session = session._replace(task_key=task_key)
+            yield from _rows_of_session(session, ledger.find_split(task_key), reads, reasons)
 
-    staged = lake.stage(TAPE_TABLE, key, to_batches(make_rows(), TAPE), TAPE)
+    staged = lake.stage(TAPE_TABLE, key, _to_batches(make_rows()), TAPE)
     return RecordedTape(staged, effects, sessions, left_out)
 
 
+class _UsableSession(NamedTuple):
+    """A session that may be on a tape.
+
+    Attributes:
+        session_id: The session.
+        task_key: The task of the session itself.
+        verdict: The verdict on the session.
+        messages: The messages.
+        tools: The tools. Sessions with equal tools share them.
+        schemas: The parameter schemas of the tools.
+    """
+
+    session_id: str
+    task_key: str
+    verdict: str | None
+    messages: list[Message]
+    tools: list[Tool]
+    schemas: ParameterSchemas
+
+
+class _TapeRow(NamedTuple):
+    """A row of the table. The columns are those of `TAPE`, in their order."""
+
+    session_id: str
+    task_key: str
+    split: str
+    step: int
+    step_kind: str
+    tool: str | None
+    arguments: str | None
+    writes_before: str | None
+    writes: bool | None
+    effect_reason: str | None
+    failed: bool | None
+    text: str
+    verdict: str | None
+    system: str | None
+
+
 def _rows_of_session(
-    row: Mapping[str, Any], common: Mapping[str, object], system: str, reads: Collection[str]
-) -> Iterator[dict[str, object]]:
-    """Yield the rows of the table for one session."""
+    session: _UsableSession,
+    split: str,
+    reads: Collection[str],
+    reasons: Mapping[str | None, str],
+) -> Iterator[_TapeRow]:
+    """Yield the rows of the table for one session.
+
+    Args:
+        session: The session, with the task of its root.
+        split: The split of the task.
+        reads: The tools that only read.
+        reasons: Why a tool counts as reading or as writing.
+    """
     state: State = ()
-    for index, step in enumerate(list_steps(row["messages"], list_parameter_schemas(row["tools"]))):
+    messages = session.messages
+    system: str | None = "\n".join(m["content"] for m in messages if m["role"] == "system")
+    for index, step in enumerate(list_steps(messages, session.schemas)):
         after = add_write(state, step, reads)
         is_call = step.kind == "call"
-        yield {
-            **common,
-            "step": index,
-            "step_kind": step.kind,
-            "text": step.text,
-            "tool": step.tool or None,
-            "arguments": step.arguments or None,
-            "writes_before": json.dumps(state, ensure_ascii=False) if is_call else None,
-            "writes": after != state if is_call else None,
-            "failed": step.failed if is_call else None,
-            "system": system if index == 0 else None,
-        }
-        state = after
+        # A named tuple's constructor by position is the fastest way to make a row.
+        yield _TapeRow(
+            session.session_id,
+            session.task_key,
+            split,
+            index,
+            step.kind,
+            step.tool or None,
+            step.arguments or None,
+            (json.dumps(state, ensure_ascii=False) if state else "[]") if is_call else None,
+            after != state if is_call else None,
+            reasons.get(step.tool or None),
+            step.failed if is_call else None,
+            step.text,
+            session.verdict,
+            system,
+        )
+        state, system = after, None
 
 
-def infer_effects(lake: Lake, key: PartitionKey) -> ToolEffects:
+def _to_batches(rows: Iterable[_TapeRow]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows as record batches. Memory holds one batch at a time."""
+    batch: list[_TapeRow] = []
+    characters = 0
+    for row in rows:
+        batch.append(row)
+        characters += len(row.text)
+        if len(batch) == ROWS_PER_BATCH or characters >= CHARACTERS_PER_BATCH:
+            yield make_batch(batch, TAPE)
+            batch, characters = [], 0
+    if batch:
+        yield make_batch(batch, TAPE)
+
+
+def _infer_effects(sessions: Iterable[_UsableSession]) -> ToolEffects:
     """Count the calls of an agent's recorded sessions, to infer which tools write."""
     effects = ToolEffects()
-    for row in _usable_rows(lake, key, Counter()):
-        effects.add(row["messages"], row["tools"])
+    for session in sessions:
+        effects.add(session.messages, session.tools)
     return effects
 
 
-def _usable_rows(lake: Lake, key: PartitionKey, left_out: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield the sessions that may be on a tape, and count the others by reason."""
-    seen: set[str] = set()
-    for row in to_rows(read_batches(lake.open(JUDGED_TABLE, key), _COLUMNS)):
-        reason = _why_left_out(row, seen)
-        if reason:
-            left_out[reason] += 1
-            continue
-        seen.add(row["content_sha256"])
-        yield row
+def _read_usable_sessions(
+    lake: Lake, key: PartitionKey, left_out: Counter[str]
+) -> Iterable[_UsableSession]:
+    """Return the sessions that may be on a tape, to be read twice, and count the others.
+
+    A small table is decoded once and held in memory. A large one is read again each time.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        left_out: By reason, the number of sessions that are left out. It is filled when the
+            sessions are read.
+    """
+    file = lake.open(JUDGED_TABLE, key)
+    usable = _UsableSessions(file, left_out)
+    groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
+    is_small = sum(group.total_byte_size for group in groups) <= MOST_HELD_BYTES
+    return list(usable) if is_small else usable
+
+
+@dataclass(frozen=True)
+class _UsableSessions:
+    """The sessions of an agent that may be on a tape. Each loop over them reads the table."""
+
+    file: pq.ParquetFile
+    left_out: Counter[str]
+
+    def __iter__(self) -> Iterator[_UsableSession]:
+        """Yield the sessions, and count the others by reason."""
+        self.left_out.clear()
+        seen: set[str] = set()
+        known_tools: dict[bytes, tuple[list[Tool], ParameterSchemas]] = {}
+        for row in to_rows(read_batches(self.file, _COLUMNS), raw=True):
+            reason = _why_left_out(row, seen)
+            if reason:
+                self.left_out[reason] += 1
+                continue
+            seen.add(row["content_sha256"])
+            encoded_tools = bytes(row["tools"])
+            if encoded_tools not in known_tools:
+                tools = decode_json(row["tools"])
+                known_tools[encoded_tools] = tools, list_parameter_schemas(tools)
+            yield _UsableSession(
+                row["session_id"],
+                row["task_key"],
+                row["verdict"],
+                decode_json(row["messages"]),
+                *known_tools[encoded_tools],
+            )
 
 
 def _why_left_out(row: Mapping[str, Any], seen: Collection[str]) -> str:

@@ -5,7 +5,9 @@ Playing an episode belongs to `replayed_world`, and the table `tape` to `tape`.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from agent_pipeline.evaluation.free_texts import FreeTexts
 from agent_pipeline.evaluation.tape import (

@@ -7,10 +7,12 @@ is known counts as one that writes.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent_pipeline.sessions.session import Message, Tool, canonicalize_arguments
+import msgspec
+
+from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.sessions.transcript import is_failed
 
 _READ_NAME = re.compile(
@@ -71,28 +73,54 @@ class ToolEffects:
     calls: Counter[str] = field(default_factory=Counter)
     changing: Counter[str] = field(default_factory=Counter)
     described: set[str] = field(default_factory=set)
+    _last_tools: Sequence[Tool] = ()
+    """The tools of the last session, which the next session usually shares."""
 
     def add(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Count the calls of a session."""
-        for tool in tools:
-            name, description = tool["function"]["name"], tool["function"].get("description") or ""
-            if _READ_DESCRIPTION.match(description):
-                self.described.add(name)
+        if tools is not self._last_tools:
+            self._last_tools = tools
+            for tool in tools:
+                description = tool["function"].get("description") or ""
+                if _READ_DESCRIPTION.match(description):
+                    self.described.add(tool["function"]["name"])
+        names = [
+            call["function"]["name"]
+            for message in messages
+            for call in message.get("tool_calls") or ()
+        ]
+        for name in names:
+            self.calls[name] += 1
+        once = {name for name in names if names.count(name) == 1}
+        # Only a tool that is called again can show that an equal look-up has another result now.
+        if len(once) < len(names):
+            self._compare_reads(messages, once)
+
+    def _compare_reads(self, messages: Sequence[Message], once: Collection[str]) -> None:
+        """Count the tools after which an equal look-up has another result.
+
+        Args:
+            messages: The messages of a session.
+            once: The tools that the session calls once.
+        """
         results = {
             message["tool_call_id"]: message
             for message in messages
             if message["role"] == "tool" and "tool_call_id" in message
         }
-        last_result: dict[tuple[str, str], str] = {}
-        called_since: dict[tuple[str, str], set[str]] = {}
+        last_result: dict[tuple[str, bytes], str] = {}
+        called_since: dict[tuple[str, bytes], set[str]] = {}
         for message in messages:
             for call in message.get("tool_calls") or ():
                 name = call["function"]["name"]
-                self.calls[name] += 1
                 result = results.get(call.get("id", ""))
                 if result is None or is_failed(result):
                     continue
-                read = (name, canonicalize_arguments(call["function"]["arguments"]))
+                if name in once:
+                    for others in called_since.values():
+                        others.add(name)
+                    continue
+                read = (name, _encode_sorted(call["function"]["arguments"]))
                 called = called_since.get(read, set())
                 # A tool that is not named like a look-up is the likelier cause.
                 suspects = {tool for tool in called if not self.names_a_read(tool)} or called
@@ -137,3 +165,14 @@ class ToolEffects:
                 effect = ToolEffect(tool, True, UNKNOWN, calls)
             effects.append(effect)
         return effects
+
+
+def _encode_sorted(arguments: str) -> bytes:
+    """Return a text that is equal for arguments that differ only in their JSON notation.
+
+    It is compared within a session only, so it need not be the canonical text, which is slower.
+    """
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return arguments.encode("utf-8", "surrogatepass")

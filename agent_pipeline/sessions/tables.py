@@ -426,7 +426,11 @@ def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
             elements = [element for value in values for element in value or ()]
             children.append(make_column(elements, kind.value_field))
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            texts = [_encode_text(value) for value in values]
+            # Not in a function, because the call would take most of the time.
+            texts = [
+                value.encode() if isinstance(value, str) else b"" if value is None else value
+                for value in values
+            ]
             buffers += [_make_offsets(texts), b"".join(texts)]
         elif pa.types.is_boolean(kind):
             buffers.append(_pack_bits(_FLAG_BITS[value] for value in values))
@@ -456,13 +460,6 @@ def make_scalar(value: object, kind: pa.DataType) -> pa.Scalar:
 _FLAG_BITS = {None: False, False: False, True: True}
 _TYPE_CODES = {pa.float64(): "d", pa.int64(): "q"}
 """Type codes of `array.array` for numeric types."""
-
-
-def _encode_text(value: str | bytes | None) -> bytes:
-    """Encode a text as UTF-8. Return empty bytes for null."""
-    if value is None:
-        return b""
-    return value if isinstance(value, bytes) else value.encode()
 
 
 def _make_offsets(values: Iterable[Sized]) -> "array[int]":

@@ -8,6 +8,7 @@ import pytest
 
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.evaluation import tape as tape_module
 from agent_pipeline.evaluation.tape import (
     MIN_SHARED_READS,
     FirstRead,
@@ -152,6 +153,17 @@ def test_left_out(lake: Lake, columns: dict[str, Any]) -> None:
     assert read_tapes(lake, KEY, ["task:1"])["task:1"].session_ids == {"a"}
 
 
+def test_large_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is too large to be held is read twice, with the same result."""
+    rows = [session("a"), session("b", say("Hi.")), session("c", broken="orphan_output")]
+    held = recorded(lake, *rows)
+    table = lake.open("tape", KEY).read()
+    monkeypatch.setattr(tape_module, "MOST_HELD_BYTES", 0)
+    read_twice = recorded(lake, *rows)
+    assert lake.open("tape", KEY).read() == table
+    assert read_twice.left_out == held.left_out and read_twice.sessions == held.sessions == 2
+
+
 def test_only_own_task(lake: Lake) -> None:
     """Calls of another task are never on the tape of a task, however similar they are."""
     recorded(lake, session("a"), session("b", task_key="task:2"))
@@ -239,6 +251,14 @@ class TestToolEffects:
             "find_order": (False, READ_NAME),
             "refund": (True, CHANGED_READ),
         }
+
+    def test_notation_of_arguments(self) -> None:
+        """Equal look-ups may be written with other blanks, or in another order."""
+        effects = ToolEffects()
+        first, second = (call("find_order", text, order="K1", day=1) for text in ("old", "new"))
+        second[0]["tool_calls"][0]["function"]["arguments"] = '{ "day":1, "order": "K1" }'
+        effects.add(say("?", first, call("do_it", "ok"), second), [])
+        assert effects.changing == {"do_it": 1}
 
     def test_evidence_beats_the_name(self) -> None:
         look = [call("status", text, order="K1") for text in ("open", "seen")]
