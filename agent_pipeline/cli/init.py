@@ -209,12 +209,18 @@ def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool)
         default=True,
     )
     unjudged = sum(agent.judges.verdicts.get("nobody", 0) for agent in report.agents)
-    names = sorted({name for agent in report.agents for name in agent.judges.undeclared_metrics})
+    ranges = {
+        name: f"{name} from {facts.low:g} to {facts.high:g}"
+        for agent in report.agents
+        for name, facts in agent.judges.undeclared_metrics.items()
+    }
+    names = sorted(ranges)
     metrics: dict[str, str] = {}
     if unjudged and names:
         metrics = parse_metrics(
             typer.prompt(
-                f"Metrics that judge ({', '.join(names)}), as name=higher or name=lower",
+                f"Metrics that judge ({', '.join(ranges[name] for name in names)}), as name=higher "
+                "or name=lower; no answer: none",
                 default="",
                 show_default=False,
             ),

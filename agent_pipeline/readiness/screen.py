@@ -32,6 +32,8 @@ _MAX_AGENTS = 5
 """Largest number of agents that a report on several agents describes."""
 _FAR_AWAY_WEEKS = 520
 _MINUTES_PER_HOUR = 60
+_LARGE_RATE = 10
+"""Rate from which no decimals are shown."""
 _LONG_HOURS = 3
 """Time from which hours are shown instead of minutes."""
 
@@ -223,7 +225,9 @@ def describe_verdict(agent: AgentReport) -> str:
     trained = sum(agent.tasks.trained.values())
     held_out = agent.tasks.trained.get("select", 0)
     numbers = f"{agent.trainable:,} of {agent.contents.sessions:,} sessions can be trained on" + (
-        f"; {_count(trained, 'task')}, {held_out:,} of them held out" if trained else ""
+        f"; {_count(trained, 'task')}, {held_out:,} of them held out for the decision"
+        if trained
+        else ""
     )
     return f"{word}. {numbers}."
 
@@ -243,7 +247,7 @@ def describe_outlook(outlook: DecisionOutlook) -> str:
         weeks = "more than ten years"
         if outlook.weeks <= _FAR_AWAY_WEEKS:
             weeks = _count(max(1, round(outlook.weeks)), "week")
-        ways.append(f"in {weeks} at {outlook.tasks_per_day:.3g} new tasks per day")
+        ways.append(f"in {weeks} at {_show_rate(outlook.tasks_per_day)} new tasks per day")
     if outlook.share is not None:
         ways.append(f"now with split.select = {outlook.share:g}")
     if not ways:
@@ -268,7 +272,7 @@ def describe_worth(worth: Worth) -> str:
     """Return a sentence about how frequent, narrow and checkable the agent's work is."""
     parts = []
     if worth.sessions_per_day:
-        parts.append(f"{worth.sessions_per_day:,.3g} sessions per day")
+        parts.append(f"{_show_rate(worth.sessions_per_day)} sessions per day")
     parts += [
         _count(worth.tools, "tool"),
         _count(worth.requests, "distinct request"),
@@ -365,8 +369,8 @@ def _describe_tasks(tasks: Tasks) -> str:
     text = (
         f"{_count(tasks.tasks, 'task')}, {tasks.median_trials:g} "
         f"{'session' if tasks.median_trials == 1 else 'sessions'} per task (most "
-        f"{tasks.most_trials:,}); {_count(tasks.named, 'task')} with a name"
-    )
+        f"{tasks.most_trials:,}); "
+    ) + (f"{_count(tasks.named, 'task')} with a name" if tasks.named else "known by their requests")
     if sum(tasks.rows.values()):
         splits = ", ".join(f"{name} {count:,}" for name, count in tasks.trained.items())
         text += f"; trainable tasks by split: {splits}"
@@ -387,6 +391,11 @@ def _list_counts(counts: Mapping[str, int]) -> str:
     if len(ordered) > _MAX_KINDS:
         shown.append(f"others {sum(count for _, count in ordered[_MAX_KINDS:]):,}")
     return ", ".join(shown)
+
+
+def _show_rate(rate: float) -> str:
+    """Return a rate with the digits that a reader needs: 0.55, 3.5 or 1,204."""
+    return f"{rate:.2g}" if rate < _LARGE_RATE else f"{rate:,.0f}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -17,6 +17,7 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions import chat
 from agent_pipeline.sessions.session import RecordedItem, Session, encode_json
+from agent_pipeline.storage.lake import FORMAT_FILE
 
 SEPARATOR = b"\n\xff\n"
 """Separator between texts that are hashed together. It cannot occur in UTF-8 text."""
@@ -240,10 +241,19 @@ def changed(path: Path) -> StoreError:
     )
 
 
+def is_lake(folder: Path) -> bool:
+    """Return whether a folder is a lake.
+
+    The tables of a lake are copies of sessions. A store around the lake that read them too would
+    count each session several times.
+    """
+    return (folder / FORMAT_FILE).is_file()
+
+
 def files_of(path: Path) -> list[Path]:
     """Return a file, or the files of a folder and its subfolders.
 
-    Hidden and empty files are left out.
+    Hidden and empty files are left out, and so are lakes inside the folder.
 
     Raises:
         StoreError: A folder cannot be listed.
@@ -257,7 +267,11 @@ def files_of(path: Path) -> list[Path]:
 
     try:
         for folder, folders, names in os.walk(path, onerror=refuse):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders[:] = [
+                name
+                for name in folders
+                if not name.startswith(".") and not is_lake(Path(folder, name))
+            ]
             files += [Path(folder, name) for name in names if not name.startswith(".")]
         return sorted(file for file in files if file.is_file() and file.stat().st_size)
     except OSError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sources.base import TraceSource, unreadable
+from agent_pipeline.sources.base import TraceSource, is_lake, unreadable
 from agent_pipeline.sources.combined import CombinedSource
 from agent_pipeline.sources.formats.record_files import kind_of, records
 from agent_pipeline.sources.plugins import plugin_readers
@@ -222,7 +222,7 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
     for child in children:
         if child.is_symlink() and child.is_dir():  # the link may lead back to this folder
             finds.unknown.append(child)
-        elif not _belongs_to_a_database(child):
+        elif not is_lake(child) and not _belongs_to_a_database(child):
             inside = _finds(child, known)
             finds.stores += inside.stores
             finds.unknown += inside.unknown

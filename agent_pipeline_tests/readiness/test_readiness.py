@@ -17,7 +17,12 @@ from agent_pipeline.models.device import EXACT
 from agent_pipeline.readiness.base_choice import choose_base
 from agent_pipeline.readiness.proposal import Answers, propose_choices
 from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.readiness.screen import WIDTH, describe_agent, describe_readiness
+from agent_pipeline.readiness.screen import (
+    WIDTH,
+    describe_agent,
+    describe_readiness,
+    describe_worth,
+)
 from agent_pipeline.readiness.scripts_of_writing import find_script
 from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.selection.leaks import find_leaks
@@ -170,6 +175,13 @@ def test_calls_without_a_request(tmp_path: Path, kept: tuple[str, ...], kinds: l
     agent = examine_one(write_chats(tmp_path / "c.jsonl", chats), task_pattern="s-(.*)")
     assert [blocker.kind for blocker in agent.blockers] == kinds
     assert agent.contents.without_request == 200 and agent.worth.requests == 0
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.5454, "0.55"), (3.47, "3.5"), (1203.6, "1,204")])
+def test_rates_have_no_needless_digits(tmp_path: Path, rate: float, text: str) -> None:
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", [chat("s", "find it")]))
+    worth = msgspec.structs.replace(agent.worth, sessions_per_day=rate)
+    assert describe_worth(worth).startswith(f"{text} sessions per day; ")
 
 
 def test_labels_and_agreement_with_a_score(tmp_path: Path) -> None:

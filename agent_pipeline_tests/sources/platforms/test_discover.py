@@ -12,7 +12,8 @@ from agent_pipeline.definitions import defs
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.discovery import discover
-from agent_pipeline.sources import SOURCES, Location, open_source, readers
+from agent_pipeline.sources import SOURCES, Location, list_stores, open_source, readers
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
 from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
@@ -76,6 +77,22 @@ def test_every_store_of_a_folder_is_listed_with_what_it_holds(mixed):
         "task_pattern": "",
     }
     assert (log["source"], log["sessions"], log["errors"]) == ("litellm", 1, [])
+
+
+def test_a_lake_in_the_folder_is_no_store(tmp_path: Path) -> None:
+    """Its tables are copies of the sessions: `init .` after the first run found each session three times."""
+    write(tmp_path / "log.jsonl", exports.litellm())
+    Lake(str(tmp_path / "lake")).prepare()
+    for table in ("sessions", "judged_sessions"):
+        (tmp_path / "lake" / "tables" / table).mkdir(parents=True)
+        write(tmp_path / "lake" / "tables" / table / "log.jsonl", exports.litellm())
+    listed = list_stores(str(tmp_path))
+    assert listed.unknown == []
+    alone = open_source(tmp_path / "log.jsonl")
+    for place in (*listed.stores, str(tmp_path)):
+        source = open_source(Path(place))
+        (key,) = source.partitions()
+        assert len(list(source.sessions(key))) == len(list(alone.sessions(key)))
 
 
 def test_what_a_reader_left_out_is_noted_and_is_no_failure(mixed):
