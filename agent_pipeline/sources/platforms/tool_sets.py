@@ -37,8 +37,11 @@ def keep_one_tool_set(conversation: Conversation) -> None:
     ]
     sets: list[tuple[range, ToolSet]] = []
     calls: dict[ToolSet, list[Span]] = {}
+    tools: list[object] = []
+    tool_set: ToolSet = frozenset()
     for answer in conversation.model_answers:
-        tool_set = make_tool_set(_stated(answer.call))
+        if tools != (stated := _stated(answer.call)):  # most calls repeat the tools of the last one
+            tools, tool_set = stated, make_tool_set(stated)
         if tool_set:
             calls.setdefault(tool_set, []).append(answer.call)
             keys = range(answer.start, answer.end)
