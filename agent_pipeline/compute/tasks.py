@@ -199,6 +199,18 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     return build_further_step(on_policy, params, previous, further_input.made_from, write, verdicts)
 
 
+def fit_context(config: OptionValues, base: BaseModel, progress: Progress = silent) -> OptionValues:
+    """Return options whose `max_length` the base model can read, and note a change."""
+    from agent_pipeline.tokenization.length_check import read_context_length
+    from agent_pipeline.training.size_defaults import describe_context_limit, limit_length
+
+    context = read_context_length(base.path)
+    sentence = describe_context_limit(config["max_length"], context)
+    if sentence:
+        progress(0, 1, sentence)
+    return limit_length(config, context)
+
+
 REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}
 """Removed options of the evaluation, with the values that they still have in the identity of an
 evaluation.
@@ -240,6 +252,7 @@ def evaluate(
     adapter = params.find_artifact(params.adapter)
     rows = params.shown_to_models(stored_rows)
     base = params.base_of(adapter)
+    config = fit_context(config, base, progress)
     number_format = fast_device().number_format
     described = name_rows(stored_rows) | surrogates_made_from(stored_rows, rows)
     parents = [adapter]
@@ -383,6 +396,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         )
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base = params.base_of(adapter)
+    config = fit_context(config, base, progress)
     exported = params.find_artifact(params.gguf_export) if params.gguf_export else None
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task_key: messages for task_key, (_, messages) in sessions.items()}
@@ -531,7 +545,8 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
     others = choose_other_turns(
         lake, key, params.sanity_question_rows, params.sanity_questions_beyond_project
     )
-    max_length = params.evaluation["max_length"]
+    base_model = params.base_of(adapter)
+    max_length = fit_context(params.evaluation, base_model, progress)["max_length"]
     number_format = fast_device().number_format
     parents = [adapter]
     kept = KeptMeasurements(

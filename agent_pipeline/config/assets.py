@@ -331,7 +331,10 @@ class EvaluationConfig(Options):
     max_length: int = Field(
         default=2048,
         ge=16,
-        description=("Longest prompt, in tokens. A longer prompt loses its oldest messages."),
+        description=(
+            "Longest prompt, in tokens. A longer prompt loses its oldest messages. If it is not "
+            "set, a larger sft_adapter.max_length counts."
+        ),
     )
     seed: int = Field(default=0, description=("Seed of the choice of turns."))
     removed_options = dict.fromkeys(
@@ -510,7 +513,14 @@ class EpisodesConfig(Options):
             "message in the agent's held-out rows, but at least 96."
         ),
     )
-    max_length: int = Field(default=2048, ge=16, description=("Longest conversation, in tokens."))
+    max_length: int = Field(
+        default=2048,
+        ge=16,
+        description=(
+            "Longest conversation, in tokens. If it is not set, a larger sft_adapter.max_length "
+            "counts."
+        ),
+    )
     variants: list[str] = Field(
         default=[EVERY_VARIANT],
         description=(

@@ -1,6 +1,7 @@
 """Resolution of an agent's asset settings: the value of each setting, and where it was set.
 
-From the lowest to the highest: the default, the preset, `[assets.<asset>]`,
+From the lowest to the highest: the default, the preset, for `max_length` the length of the training
+rows (`FOLLOWED`), `[assets.<asset>]`,
 `[agents."<project/agent>".assets.<asset>]`, and the run's own values. The schedule, the sensors,
 the shell, the launchpad and the assets all call `resolve`.
 """
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from agent_pipeline.config.assets import ASSETS, STEP_GROUPS
+from agent_pipeline.config.assets import ASSETS, STEP_GROUPS, AdapterConfig
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
@@ -22,6 +23,13 @@ RunValues = Mapping[str, Mapping[str, Any]]
 """Values that one run sets, by asset and setting."""
 
 THIS_RUN, PRESET = "this run", "preset"
+SFT_ADAPTER = "sft_adapter"
+FOLLOWED = "sft_adapter.max_length"
+"""The setting that the `max_length` of the later steps and of the evaluations follows.
+
+A `max_length` that nobody set is at least as long as the training rows, so that held-out
+conversations fit wherever the rows fit.
+"""
 POOLED = "multi_task_dataset"
 """Name of the asset that combines all agents. No single agent's run builds it."""
 NOT_NIGHTLY = (POOLED, "method_comparison")
@@ -72,6 +80,7 @@ def resolve(
     options: type[Group],
     key: PartitionKey | None = None,
     run: Mapping[str, object] | None = None,
+    trained_length: int = 0,
 ) -> Resolved[Group]:
     """Return the settings of an asset for an agent.
 
@@ -80,6 +89,7 @@ def resolve(
         options: The asset's group of options.
         key: The agent's partition, or None for all agents.
         run: The run's own values, which win.
+        trained_length: The run's own `sft_adapter.max_length`, which other assets follow.
 
     Raises:
         SettingsError: a value of the run does not exist, or is out of range.
@@ -87,7 +97,7 @@ def resolve(
     asset = asset_of(options)
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
-    for place, layer in _layers(settings, asset, key):
+    for place, layer in _layers(settings, asset, key, trained_length):
         values |= options.with_current_names(layer)
         origins |= {
             options.earlier_names.get(name, name): settings.variable(
@@ -172,12 +182,19 @@ def asset_of(options: type[Options]) -> str:
 
 
 def _layers(
-    settings: Settings, asset: str, key: PartitionKey | None
+    settings: Settings, asset: str, key: PartitionKey | None, trained_length: int
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     agent = settings.agents.get(str(key)) if key else None
     preset = (agent.preset if agent else "") or settings.preset
+    values = PRESETS[preset].get(asset, {}) if preset else {}
     if preset:
-        yield f'{PRESET} = "{preset}"', PRESETS[preset].get(asset, {})
+        yield f'{PRESET} = "{preset}"', values
+    length = ASSETS[asset].model_fields.get("max_length")
+    if length is not None and asset != SFT_ADAPTER:
+        sft_options = resolve(settings, AdapterConfig, key).options
+        row_length = trained_length or sft_options.max_length
+        if row_length > values.get("max_length", length.default):
+            yield FOLLOWED, {"max_length": row_length}
     if "base_model" in ASSETS[asset].model_fields and "base_model" in settings.model_fields_set:
         yield "base_model", {"base_model": settings.base_model}
     yield f"[assets.{asset}]", settings.assets.get(asset, {})

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Item
 
 from agent_pipeline.config.saving import find_or_add_table
 from agent_pipeline.errors import SettingsError
@@ -45,7 +46,13 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """Return the line of the file that sets the value."""
-        return f"{tomlkit.key(self.name).as_string()} = {tomlkit.item(self.value).as_string()}"
+        return f"{tomlkit.key(self.name).as_string()} = {self.make_item().as_string()}"
+
+    def make_item(self) -> Item:
+        """Return the value as TOML. A regular expression stays readable, without escapes."""
+        if isinstance(self.value, str) and "\\" in self.value and "'" not in self.value:
+            return tomlkit.string(self.value, literal=True)
+        return tomlkit.item(self.value)
 
 
 class KeptSetting(msgspec.Struct, frozen=True):
@@ -99,7 +106,7 @@ def propose_file(text: str, choices: Sequence[Choice], path: Path) -> ProposedFi
             table = _find_table(document.unwrap(), choice.table)
             if choice.name not in table:
                 target = find_or_add_table(document, choice.table) if choice.table else document
-                item = tomlkit.item(choice.value)
+                item = choice.make_item()
                 if choice.comment:
                     item.comment(choice.comment)
                 target.append(choice.name, item)
@@ -124,16 +131,28 @@ def _find_table(document: Any, names: Sequence[str]) -> Any:
 def _write_lines(choices: Sequence[Choice]) -> Iterator[str]:
     """Yield the lines of a new file. The settings at the top come first."""
     yield f"# {_HEADER}"
-    tables = dict.fromkeys(choice.table for choice in choices)
-    for table in sorted(tables, key=bool):
+    for choice in choices:
+        if not choice.table:
+            yield ""
+            yield from write_tables([choice])
+    for table in dict.fromkeys(choice.table for choice in choices if choice.table):
+        yield ""
+        yield from write_tables([choice for choice in choices if choice.table == table])
+
+
+def write_tables(choices: Sequence[Choice], width: int = _COMMENT_WIDTH) -> Iterator[str]:
+    """Yield settings as lines of TOML, with their tables and comments.
+
+    Args:
+        choices: The settings.
+        width: The width of the comments.
+    """
+    for table in dict.fromkeys(choice.table for choice in choices):
         if table:
-            yield f"\n[{tomlkit.key(table).as_string()}]"
+            yield f"[{tomlkit.key(table).as_string()}]"
         for choice in choices:
-            if choice.table != table:
-                continue
-            if not table:
-                yield ""
-            yield from textwrap.wrap(
-                choice.comment, _COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# "
-            )
-            yield f"# {choice.line}" if choice.is_hint else choice.line
+            if choice.table == table:
+                yield from textwrap.wrap(
+                    choice.comment, width, initial_indent="# ", subsequent_indent="# "
+                )
+                yield f"# {choice.line}" if choice.is_hint else choice.line

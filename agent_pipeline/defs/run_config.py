@@ -15,6 +15,7 @@ from agent_pipeline.config.assets import ASSETS, ComparisonConfig, owning_asset
 from agent_pipeline.config.resolution import (
     NOT_NIGHTLY,
     POOLED,
+    SFT_ADAPTER,
     asset_of,
     preset_sentences,
     resolve,
@@ -146,7 +147,9 @@ def resolve_for_run(
             run.get("settings") or [],
             {name: resolve(settings, value, key).options for name, value in ASSETS.items()},
         )
-    resolved = resolve(settings, options, key, run)
+    ops: Any = context.run.run_config.get("ops") or {}
+    trained_length = (config_by_group(ops).get(SFT_ADAPTER) or {}).get("max_length") or 0
+    resolved = resolve(settings, options, key, run, trained_length)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
     return resolved.options, [*resolved.table(), *shared(settings, asset, key)]

@@ -18,8 +18,8 @@ from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 
-RECENT_DAYS = 30
-"""Number of days over which new tasks are counted."""
+RECENT_DAYS = 14
+"""Number of days over which new tasks and sessions are counted."""
 MIN_RATE_PERIOD = timedelta(days=2)
 """Time that tasks must cover before their number per day says something.
 
@@ -82,7 +82,7 @@ def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> flo
     """
     known = [seen for seen in first_seen if seen is not None]
     ages = [(today - seen) / timedelta(days=1) for seen in known]
-    recent = [age for age in ages if 0 <= age <= RECENT_DAYS]
+    recent = [age for age in ages if 0 <= age < RECENT_DAYS]
     if not recent or max(known) - min(known) < MIN_RATE_PERIOD:
         return 0.0
     return len(recent) / min(RECENT_DAYS, max(1.0, max(ages)))
@@ -171,8 +171,8 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
     if days > FAR_AWAY_DAYS:
         when = "in more than ten years"
     return (
-        f"At the recent rate ({rate:.1f} new tasks per day, {sizes.select:.0%} of them held out) "
-        f"there are enough {when}."
+        f"At the rate of the last {RECENT_DAYS} days ({rate:.1f} new tasks per day, "
+        f"{sizes.select:.0%} of them held out) there are enough {when}."
     )
 
 

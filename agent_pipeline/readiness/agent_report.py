@@ -53,6 +53,7 @@ from agent_pipeline.readiness.precondition_proposals import (
     ProposedPrecondition,
     propose_preconditions,
 )
+from agent_pipeline.readiness.proposal import propose_settings
 from agent_pipeline.readiness.report import (
     AgentReport,
     AgreementFacts,
@@ -75,7 +76,7 @@ from agent_pipeline.readiness.token_counts import (
     find_length_problem,
 )
 from agent_pipeline.readiness.training_outlook import TrainingMachine, foresee_training
-from agent_pipeline.readiness.verdicts import EmptySplits, find_blockers, propose_settings
+from agent_pipeline.readiness.verdicts import EmptySplits, find_blockers
 from agent_pipeline.selection.leaks import Leaks, compare_trials
 from agent_pipeline.sessions.cost import (
     DAYS_PER_MONTH,

@@ -1,4 +1,4 @@
-"""The settings that `agent-pipeline init` proposes, from a readiness report."""
+"""The settings that `init` writes and that `doctor` shows, from a readiness report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,12 +8,11 @@ from typing import Literal, get_args
 import msgspec
 
 from agent_pipeline.config.settings import read_tools
-from agent_pipeline.config.starting_file import Choice
+from agent_pipeline.config.starting_file import Choice, write_tables
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.readiness.base_choice import BaseChoice, propose_max_length
-from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.readiness.screen import describe_training
-from agent_pipeline.readiness.verdicts import ASSETS_THAT_PROMPT
+from agent_pipeline.readiness.report import AgentReport, Readiness, TrainingOutlook
+from agent_pipeline.readiness.screen import WIDTH, describe_training
 
 JudgeChoice = Literal["labels", "model", "nobody"]
 """Who will judge sessions without a verdict: people, a language model, or nobody yet."""
@@ -184,19 +183,71 @@ def _name_agents(report: Readiness) -> str:
 _MAX_NAMES = 3
 
 
-def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]:
-    """Yield the proposed settings of one agent."""
-    table = ("agents", agent.partition)
-    tasks, contents = agent.tasks, agent.contents
+def propose_settings(agent: AgentReport) -> list[str]:
+    """Return lines for `pipeline.toml` that would improve what a report on an agent says."""
+    judged = ("agents", agent.partition, "assets", "judged_sessions")
+    choices = list(_propose_pattern(agent))
+    judges, tokens = agent.judges, agent.contents.tokens
+    if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
+        rules = dict.fromkeys(judges.undeclared_metrics, "higher")
+        comment = "Or lower, or a comparison such as '>= 0.8'."
+        choices.append(Choice(judged, "metrics", rules, comment))
+    length = propose_max_length(tokens) if tokens and not tokens.is_estimate else 0
+    if length > agent.max_length:
+        choices.append(_choose_length(agent, length))
+    choices += propose_remedies([agent])
+    if agent.fuller_split is None and agent.outlook.share is not None:
+        comment = (
+            "Holds out enough of the current tasks for a decision. Do not change the sizes after "
+            "the first night."
+        )
+        choices.append(Choice(("split",), "select", agent.outlook.share, comment))
+    return list(write_tables(choices, WIDTH - len("  ")))
+
+
+def _propose_pattern(agent: AgentReport, is_hint: bool = False) -> Iterator[Choice]:
+    """Yield the proposed task pattern, if there is one."""
+    tasks = agent.tasks
     if tasks.task_pattern:
         yield Choice(
-            table,
+            ("agents", agent.partition),
             "task_pattern",
             tasks.task_pattern,
             f"{tasks.grouped:,} sessions look like trials of {tasks.grouped_tasks:,} tasks, by "
             "their ids and requests.",
-            is_hint=not answers.use_patterns,
+            is_hint,
         )
+
+
+def _choose_length(
+    agent: AgentReport, length: int, outlook: TrainingOutlook | None = None, is_hint: bool = False
+) -> Choice:
+    """Return the setting of the longest training row, which the evaluations follow.
+
+    Args:
+        agent: The report on an agent with token counts.
+        length: The length.
+        outlook: The expected training run with this length.
+        is_hint: Whether the length is the default, and written as a comment.
+    """
+    tokens = agent.contents.tokens
+    comment = ""
+    if tokens:
+        comment = (
+            f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
+            f"{tokens.p90:,}."
+        )
+    if outlook:
+        comment = f"{comment} Expected: {describe_training(outlook)}"
+    table = ("agents", agent.partition, "assets", "sft_adapter")
+    return Choice(table, "max_length", length, comment, is_hint)
+
+
+def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]:
+    """Yield the proposed settings of one agent."""
+    table = ("agents", agent.partition)
+    contents = agent.contents
+    yield from _propose_pattern(agent, is_hint=not answers.use_patterns)
     if contents.without_system_prompt:
         yield Choice(
             table,
@@ -224,21 +275,6 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
     if declared:
         yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
     tokens, outlook = contents.tokens, answers.base.outlooks.get(agent.partition)
-    if tokens is None or outlook is None:
-        return
-    needs_length = bool(propose_max_length(tokens)) and not tokens.is_estimate
-    yield Choice(
-        ("agents", agent.partition, "assets", "sft_adapter"),
-        "max_length",
-        outlook.max_length,
-        f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
-        f"{tokens.p90:,}. Expected: {describe_training(outlook)}",
-        is_hint=not needs_length,
-    )
-    for asset in ASSETS_THAT_PROMPT if needs_length else ():
-        yield Choice(
-            ("agents", agent.partition, "assets", asset),
-            "max_length",
-            outlook.max_length,
-            "As long as the training rows, so that held-out conversations fit too.",
-        )
+    if tokens and outlook:
+        needs_length = bool(propose_max_length(tokens)) and not tokens.is_estimate
+        yield _choose_length(agent, outlook.max_length, outlook, is_hint=not needs_length)

@@ -206,7 +206,8 @@ class DecisionOutlook(msgspec.Struct, frozen=True, kw_only=True):
         needed: Number of tasks that a decision needs to see the gain that is sought.
         turns_per_task: Number of turns per held-out task that a decision compares.
         gain: The gain that is sought, as a share.
-        tasks_per_day: New tasks with a trainable session per day, in the last 30 days of the store.
+        tasks_per_day: New tasks with a trainable session per day, in the last days of the store
+            (`RECENT_DAYS`).
         is_possible: Whether enough tasks are held out.
         weeks: Weeks until enough tasks are held out at this rate.
         share: The smallest `split.select` that holds out enough of the current tasks.
@@ -226,7 +227,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an agent is worth a model of its own.
 
     Attributes:
-        sessions_per_day: Sessions per day, in the last 30 days of the store.
+        sessions_per_day: Sessions per day, in the last days of the store (`RECENT_DAYS`).
         tools: Number of distinct tools that the agent called.
         requests: Number of distinct first requests.
         call_share: Share of the agent's turns that are tool calls, which can be checked.

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from agent_pipeline.evaluation.tool_effects import DECLARED
+from agent_pipeline.promotion.next_steps import RECENT_DAYS
 from agent_pipeline.readiness.precondition_proposals import ProposedPrecondition
 from agent_pipeline.readiness.report import (
     AgentReport,
@@ -247,7 +248,10 @@ def describe_outlook(outlook: DecisionOutlook) -> str:
         weeks = "more than ten years"
         if outlook.weeks <= _FAR_AWAY_WEEKS:
             weeks = _count(max(1, round(outlook.weeks)), "week")
-        ways.append(f"in {weeks} at {_show_rate(outlook.tasks_per_day)} new tasks per day")
+        ways.append(
+            f"in {weeks} at the rate of the last {RECENT_DAYS} days "
+            f"({_show_rate(outlook.tasks_per_day)} new tasks per day)"
+        )
     if outlook.share is not None:
         ways.append(f"now with split.select = {outlook.share:g}")
     if not ways:

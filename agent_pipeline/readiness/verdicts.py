@@ -1,4 +1,4 @@
-"""What follows from the facts about an agent: blockers of training, and settings to paste."""
+"""The reasons why an agent cannot be trained yet, from the facts about its sessions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,10 @@ from agent_pipeline.datasets.splits import EmptySplit, SplitSizes
 from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness.report import (
-    AgentReport,
     Blocker,
     Contents,
     Judges,
 )
-from agent_pipeline.tokenization.length_check import propose_length
-
-ASSETS_THAT_PROMPT = ("evaluation", "episodes")
-"""Assets in which a model answers in held-out conversations.
-
-They have a `max_length` of their own, and `evaluation` fails if no conversation fits.
-"""
 
 
 @dataclass(frozen=True)
@@ -122,35 +114,3 @@ def _explain_metrics(contents: Contents, judges: Judges, key: PartitionKey) -> s
         "better: choose one, and paste its line under `settings` into pipeline.toml. Or judge a "
         f"sample with `agent-pipeline review {key}`."
     )
-
-
-def propose_settings(agent: AgentReport) -> list[str]:
-    """Return lines for `pipeline.toml` that would improve what a report says."""
-    table = f'agents."{agent.partition}"'
-    judges, tokens = agent.judges, agent.contents.tokens
-    lines: list[str] = []
-    if agent.tasks.task_pattern:
-        lines += [f"[{table}]", f"task_pattern = '{agent.tasks.task_pattern}'"]
-    if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
-        rules = ", ".join(f'{name} = "higher"' for name in judges.undeclared_metrics)
-        lines += [
-            f"[{table}.assets.judged_sessions]",
-            f"metrics = {{ {rules} }}  # or lower, or a comparison such as '>= 0.8'",
-        ]
-    adapter: list[str] = []
-    longest_context = (tokens and tokens.context) or 0
-    if tokens and tokens.p90 > agent.max_length and propose_length(tokens.p90) <= longest_context:
-        adapter.append(f"max_length = {propose_length(tokens.p90)}")
-    if agent.most_dropped is not None:
-        adapter.append(f"most_dropped = {agent.most_dropped:g}  # longer rows lose their beginning")
-    if adapter:
-        lines += [f"[{table}.assets.sft_adapter]", *adapter]
-    if adapter and adapter[0].startswith("max_length"):
-        for asset in ASSETS_THAT_PROMPT:
-            lines += [f"[{table}.assets.{asset}]", adapter[0]]
-    if agent.fuller_split is not None:
-        lines += ["[split]  # before the first night only"]
-        lines += [f"test = {agent.fuller_split.test:g}", f"select = {agent.fuller_split.select:g}"]
-    elif agent.outlook.share is not None:
-        lines += ["[split]", f"select = {agent.outlook.share:g}  # before the first night only"]
-    return lines

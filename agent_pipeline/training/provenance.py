@@ -15,9 +15,10 @@ from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.sessions.session import encode_tools, hash_json
+from agent_pipeline.tokenization.length_check import read_context_length
 from agent_pipeline.training.config import FurtherTraining, TrainingConfig
 from agent_pipeline.training.rehearsal import QUESTIONS
-from agent_pipeline.training.size_defaults import resolve_size_defaults
+from agent_pipeline.training.size_defaults import limit_length, resolve_size_defaults
 
 Row: TypeAlias = DatasetRow
 """A row of a dataset, as stored in the lake."""
@@ -129,9 +130,12 @@ class FurtherInput:
 
     @cached_property
     def config(self) -> Any:
-        """Return the options, including the defaults that depend on the size of the base model."""
+        """Return the options, including the defaults that depend on the size of the base model.
+
+        A `max_length` above the context of the base model becomes the context.
+        """
         values = resolve_size_defaults(self.options.model_dump(), self.method, self.base)
-        return type(self.options)(**values)
+        return type(self.options)(**limit_length(values, read_context_length(self.base.path)))
 
     @cached_property
     def made_from(self) -> Provenance:

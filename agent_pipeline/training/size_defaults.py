@@ -233,9 +233,24 @@ def fill_row_defaults(
         **values,
         **{name: values.get(name) or default for name, default in defaults.items()},
     }
-    if context:
-        filled["max_length"] = min(filled["max_length"], context)
-    return filled
+    return limit_length(filled, context)
+
+
+def limit_length(values: Mapping[str, object], context: int | None) -> dict[str, Any]:
+    """Return options whose `max_length` is at most the context of the base model.
+
+    Example:
+        >>> limit_length({"max_length": 8192, "seed": 1}, 2048)
+        {'max_length': 2048, 'seed': 1}
+
+    Args:
+        values: Options of a training step, of `evaluation` or of `episodes`, by name.
+        context: The longest text that the base model reads, in tokens; None if it is unknown.
+    """
+    limited: dict[str, Any] = dict(values)
+    if context and "max_length" in limited:
+        limited["max_length"] = min(limited["max_length"], context)
+    return limited
 
 
 def needs_lengths(values: Mapping[str, object], weight_count: float | None) -> bool:
@@ -282,7 +297,7 @@ def describe_context_limit(max_length: int, context: int | None) -> str:
         ''
 
     Args:
-        max_length: The setting `sft_adapter.max_length`; 0 if it is left to the size.
+        max_length: The setting `max_length`; 0 if it is left to the size.
         context: The longest text that the base model reads, in tokens; None if it is unknown.
     """
     if not context or max_length <= context:

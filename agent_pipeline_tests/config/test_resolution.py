@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.config.assets import ASSETS, AdapterConfig, CurationConfig, owning_asset
+from agent_pipeline.config.assets import (
+    ASSETS,
+    AdapterConfig,
+    CurationConfig,
+    EvaluationConfig,
+    owning_asset,
+)
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
@@ -140,6 +146,50 @@ def test_every_setting_that_assets_share_exists_and_belongs_to_an_asset() -> Non
     known = set(Settings.model_fields) | set(AgentSettings.model_fields)
     assert {name.partition(".")[0] for names in SHARED.values() for name in names} <= known
     assert set(SHARED) <= set(ASSETS)
+
+
+class TestMaxLengthFollowsTheTrainingRows:
+    """A user who sets only `sft_adapter.max_length` had an evaluation in which no turn fitted."""
+
+    @pytest.mark.parametrize(
+        "asset",
+        [name for name, options in ASSETS.items() if "max_length" in options.model_fields],
+    )
+    def test_every_asset(self, toml, asset: str) -> None:
+        toml('[agents."shop/support".assets.sft_adapter]\nmax_length = 6000\n')
+        settings = load_settings()
+        own = resolve(settings, ASSETS[asset], SUPPORT)
+        assert own.options.model_dump()["max_length"] == 6000
+        if asset != "sft_adapter":
+            assert own.origins["max_length"] == "sft_adapter.max_length"
+            other = resolve(settings, ASSETS[asset], INTERN).options.model_dump()
+            assert other["max_length"] == 2048
+
+    def test_own_value_wins(self, toml) -> None:
+        toml(
+            "[assets.sft_adapter]\nmax_length = 6000\n[assets.evaluation]\nmax_length = 1024\n"
+            '[agents."shop/intern".assets.evaluation]\nmax_length = 512\n'
+        )
+        settings = load_settings()
+        for key, length in ((SUPPORT, 1024), (INTERN, 512)):
+            assert resolve(settings, EvaluationConfig, key).options.max_length == length
+
+    def test_shorter_rows_change_nothing(self, toml) -> None:
+        """Nor does a length that is left to the base model, or a preset with longer prompts."""
+        for text, length in (
+            ("[assets.sft_adapter]\nmax_length = 1024\n", 2048),
+            ("", 2048),
+            ('preset = "gpu"\n[assets.sft_adapter]\nmax_length = 4096\n', 8192),
+        ):
+            toml(text)
+            resolved = resolve(load_settings(), EvaluationConfig, SUPPORT)
+            assert resolved.options.max_length == length
+            assert resolved.origins.get("max_length") != "sft_adapter.max_length"
+
+    def test_value_of_the_run(self, toml) -> None:
+        toml("")
+        resolved = resolve(load_settings(), EvaluationConfig, SUPPORT, {}, 4096)
+        assert resolved.options.max_length == 4096
 
 
 def test_an_agents_preset_replaces_the_general_one(toml) -> None:

@@ -15,6 +15,7 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote
 from agent_pipeline.promotion.next_steps import (
+    RECENT_DAYS,
     HeldOutTasks,
     outcome_lines,
     outlook,
@@ -49,9 +50,10 @@ def put_tasks(lake: Lake, count: int, per_day: float = 5.0) -> None:
     lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
 
 
-def test_rate_counts_the_last_thirty_days():
-    days = [TODAY - timedelta(days=age) for age in (1, 2, 29, 31, 200)]
-    assert tasks_per_day([*days, None], TODAY) == pytest.approx(3 / 30)
+def test_rate_counts_the_recent_days():
+    ages = (1, 2, RECENT_DAYS - 1, RECENT_DAYS + 1, 200)
+    days = [TODAY - timedelta(days=age) for age in ages]
+    assert tasks_per_day([*days, None], TODAY) == pytest.approx(3 / RECENT_DAYS)
     recent = [TODAY - timedelta(days=age) for age in (1, 2, 4)]
     assert tasks_per_day(recent, TODAY) == pytest.approx(3 / 4), "the store is four days old"
     assert tasks_per_day(days[3:], TODAY) == tasks_per_day([], TODAY) == 0.0
@@ -135,7 +137,10 @@ def test_outlook_says_when_no_setting_and_no_waiting_helps(lake: Lake):
         Night(lake, FAIR).decide().decision, tasks=4, needed_tasks=60
     )
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY + timedelta(days=90))
-    assert "No new task came in the last 30 days" in said and "No larger split.select" in said
+    assert (
+        f"No new task came in the last {RECENT_DAYS} days" in said
+        and "No larger split.select" in said
+    )
 
 
 def test_outlook_of_a_gain_that_was_seen(lake: Lake):

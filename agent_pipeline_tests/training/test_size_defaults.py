@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.compute.tasks import fit_context
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.config import FURTHER, TrainingConfig
+from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.sft import resolve_sft_options
 from agent_pipeline.training.size_defaults import (
     SIZED_OPTIONS,
@@ -148,6 +150,25 @@ def test_lowered_length_is_named(tiny_base):
     options = resolve_sft_options(every, tiny_base, [])
     assert options == every | {"max_length": 1024}
     assert "1024" in describe_size_defaults(every, options, tiny_base)
+
+
+@pytest.mark.parametrize("method", sorted(FURTHER))
+def test_later_steps_stay_within_the_context(tiny_base, method):
+    """Such a step was trained on rows that the base model cannot read."""
+    options = FURTHER[method](max_length=10**6, learning_rate=1e-5, num_train_epochs=1)
+    further = FurtherInput(method, [], tiny_base, tiny_base.path, options)
+    assert further.config.max_length == 1024
+
+
+def test_evaluations_stay_within_the_context(tiny_base):
+    """The lowered length is named once, and a shorter length stays."""
+    notes: list[str] = []
+    config = fit_context(
+        {"max_length": 8192}, tiny_base, lambda done, total, what: notes.append(what)
+    )
+    assert config == {"max_length": 1024}
+    assert len(notes) == 1 and "1024" in notes[0] and "8192" in notes[0]
+    assert fit_context({"max_length": 512}, tiny_base) == {"max_length": 512}
 
 
 def test_lengths_are_read_only_if_they_matter():
