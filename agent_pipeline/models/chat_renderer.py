@@ -133,7 +133,7 @@ class ChatRenderer:
 
     @cached_property
     def token_counter(self) -> TokenCounter:
-        """Counts the tokens of rendered texts. For many texts, this is faster than `token_ids`."""
+        """Return the counter of tokens, which is faster than `token_ids` for many texts."""
         return TokenCounter(self.tokenizer)
 
     def decode(self, ids: Sequence[int]) -> str:
