@@ -205,7 +205,7 @@ def fit_context(config: OptionValues, base: BaseModel, progress: Progress = sile
     from agent_pipeline.training.size_defaults import describe_context_limit, limit_length
 
     context = read_context_length(base.path)
-    sentence = describe_context_limit(config["max_length"], context)
+    sentence = describe_context_limit(config.get("max_length", 0), context)
     if sentence:
         progress(0, 1, sentence)
     return limit_length(config, context)

@@ -29,27 +29,32 @@ _ORDERS = re.compile(
 )
 
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_TAGS = re.compile("[\U000e0020-\U000e007f]")
 _LETTERS_BY_TAG = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
 
-_NEEDED = (
-    *("rubric", "grading", "criteria", "judg", "grade", "evaluat", "rate", "rating"),
-    *(
-        "assessor",
-        "annotator",
-        "mark",
-        "score",
-        "label",
-        "classify",
-        "deem",
-        "verdict",
-        "acceptable",
-    ),
+_PARTS = (
+    *("rubric", "grading", "criteria", "judg", "grader", "evaluator", "rater", "assessor"),
+    *("annotator", "acceptable", "verdict", "unsure"),
 )
-"""Parts of words. Every match of `_ORDERS` contains at least one of these parts.
+_MARKED, _GIVING = ("grade", "rating"), ("give", "assign", "award")
+_VERBS = {
+    verb: re.compile(rf"{verb}\s+(?:this|the|my|our|it)")
+    for verb in ("rate", "grade", "judge", "mark", "score", "label", "classify", "deem", "evaluate")
+}
 
-The search for a part is many times faster than `_ORDERS`, and most texts contain no part.
-"""
+
+def _may_match(lowered: str) -> bool:
+    """Return whether `_ORDERS` may match a text in lower case.
+
+    Every match contains one of `_PARTS`, a word of `_MARKED` and of `_GIVING`, or a verb with its
+    object. This search is many times faster than `_ORDERS`, and most texts contain nothing of it.
+    """
+    return (
+        any(part in lowered for part in _PARTS)
+        or (any(part in lowered for part in _MARKED) and any(part in lowered for part in _GIVING))
+        or any(verb in lowered and form.search(lowered) for verb, form in _VERBS.items())
+    )
 
 
 def addresses_judge(text: str) -> bool:
@@ -60,9 +65,11 @@ def addresses_judge(text: str) -> bool:
     letters.
     """
     if not text.isascii():
-        text = _HIDDEN.sub("", text).translate(_LETTERS_BY_TAG)
+        text = _HIDDEN.sub("", text)
+        if _TAGS.search(text):
+            text = text.translate(_LETTERS_BY_TAG)
     lowered = text.lower()
-    if not any(part in lowered for part in _NEEDED):
+    if not _may_match(lowered):
         return False
     return _ORDERS.search(" ".join(lowered.split())) is not None
 

@@ -17,6 +17,7 @@ from agent_pipeline.compute.registry import Task
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models import device
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.storage.artifacts import MANIFEST
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -161,7 +162,8 @@ def test_evaluation_of_a_busy_cpu(
 ) -> None:
     """The library that happens to multiply faster is not in the identity of an evaluation."""
     monkeypatch.setattr(tasks, "build", lambda task, params, recipe: recipe.made_from)
-    monkeypatch.setattr(EvaluateParams, "base_of", lambda self, adapter: None)
+    base = BaseModel("b", Path("absent"), "")
+    monkeypatch.setattr(EvaluateParams, "base_of", lambda self, adapter: base)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     lake = params.open_lake()
     put_rows(lake, KEY, [row(0, "select")])

@@ -26,6 +26,7 @@ from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.promotion import sanity_questions
 from agent_pipeline.promotion.sanity_groups import NO_REFUSAL
@@ -301,7 +302,7 @@ def test_the_task_asks_sanity_questions_in_the_length_of_the_evaluation(lake, mo
         "agent_pipeline.promotion.sanity_questions.ask_sanity_questions",
         lambda *given: lengths.append(given[5]) or [],
     )
-    monkeypatch.setattr(TaskParams, "base_of", lambda *given: None)
+    monkeypatch.setattr(TaskParams, "base_of", lambda *given: BaseModel("b", Path("absent"), ""))
     params = {
         **task_values(lake.root, OWN, lake.fs.cache),
         "sanity_question_rows": 0,

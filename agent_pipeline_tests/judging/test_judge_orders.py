@@ -13,6 +13,7 @@ _WORDS = [
     *("ignore", "forget", "all", "rubric", "rubrics", "grading", "criteria", "judge", "graders"),
     *("rate", "grade", "mark", "classify", "deem", "evaluate", "this", "it", "as", "to be", "good"),
     *("dear", "note to", "llm judge", "raters", "you are the", "assessor", "annotators"),
+    *("score", "label", "the", "my", "our", "its answer", "with", "assign", "unsure", "raters"),
     *("give", "award", "verdict", "rating", "10 out of 10", '"verdict": "unsure"', "pass", "."),
 ]
 
