@@ -52,7 +52,12 @@ class Choice(msgspec.Struct, frozen=True):
         """Return the value as TOML. A regular expression stays readable, without escapes."""
         if isinstance(self.value, str) and "\\" in self.value and "'" not in self.value:
             return tomlkit.string(self.value, literal=True)
-        return tomlkit.item(self.value)
+        if isinstance(self.value, dict):
+            table = tomlkit.inline_table()
+            table.update(self.value)
+            return table
+        item: Item = tomlkit.item(self.value)
+        return item
 
 
 class KeptSetting(msgspec.Struct, frozen=True):

@@ -180,6 +180,13 @@ def test_settings_of_many_agents_are_named_once() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["a\\d+", "it's \\d", {"x": "higher", "y y": ">= 1"}, [1], 0.5])
+def test_lines_are_toml(value: object) -> None:
+    """The metrics of an answer were once written as a table without braces."""
+    choice = Choice((), "name", value)
+    assert tomllib.loads(choice.line) == {"name": value}
+
+
 def test_metrics_need_a_direction() -> None:
     assert init_module.parse_metrics(" a=higher ,b= lower", ["a", "b"]) == {
         "a": "higher",
