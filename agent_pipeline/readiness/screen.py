@@ -50,7 +50,7 @@ _ORIGINS = {
 }
 
 
-_REASONS: dict[BlockerKind, str] = {
+REASONS: dict[BlockerKind, str] = {
     "no_sessions": "they have no sessions",
     "no_agent": "no agent answers",
     "no_request": "no session has a request",
@@ -152,7 +152,7 @@ def _describe_briefly(agent: AgentReport) -> Iterator[str]:
 def _count_states(agents: Sequence[AgentReport]) -> str:
     """Return how many agents are trainable, and the first reasons against the others."""
     ready = sum(agent.is_ready for agent in agents)
-    reasons = Counter(_REASONS[agent.blockers[0].kind] for agent in agents if agent.blockers)
+    reasons = Counter(REASONS[agent.blockers[0].kind] for agent in agents if agent.blockers)
     parts = [f"{ready:,} trainable"] if ready else []
     parts += [f"{count:,} not yet, because {reason}" for reason, count in reasons.most_common()]
     return "; ".join(parts)

@@ -5,6 +5,7 @@ import tomllib
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -16,8 +17,9 @@ from agent_pipeline.evaluation.tool_effects import DECLARED, READ_NAME
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.readiness.base_choice import choose_base
 from agent_pipeline.readiness.proposal import Answers, propose_choices
-from agent_pipeline.readiness.report import AgentReport, Readiness
+from agent_pipeline.readiness.report import AgentReport, BlockerKind, Readiness
 from agent_pipeline.readiness.screen import (
+    REASONS,
     WIDTH,
     describe_agent,
     describe_readiness,
@@ -367,6 +369,11 @@ class TestToolEffects:
         agent = self.effects(tmp_path, agents={"p/a": {"reads": ["find"]}})
         assert [effect.reason for effect in agent.tool_effects] == [DECLARED]
         assert not [line for line in describe_agent(agent) if "reads =" in line]
+
+
+def test_every_blocker_has_words() -> None:
+    """Else a report on several agents would fail."""
+    assert set(REASONS) == set(get_args(BlockerKind))
 
 
 def test_screen_fits_into_80_columns(tmp_path: Path) -> None:
