@@ -29,6 +29,7 @@ from agent_pipeline.sessions.message_fields import (
     THOUGHT_FIELDS,
     UNDERSTOOD_FIELDS,
     UNTRAINED_FLAGS,
+    UNTRAINED_WEIGHTS,
 )
 from agent_pipeline.sessions.part_fields import (
     is_marked_failed,
@@ -68,7 +69,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 15
+VERSION = 16
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.
@@ -180,12 +181,16 @@ def _read_message(role_name: str, message: JsonObject, items_before: Sequence[It
         return [INVALID]
     if role == "tool":
         return _read_results(message)
-    return _read_turn(role, message, items_before)
+    items = _read_turn(role, message, items_before)
+    speaker = message.get("name")
+    if not isinstance(speaker, str) or not speaker or role == "system":
+        return items
+    return [replace(item, speaker=speaker) for item in items]
 
 
 def _is_trained(message: JsonObject) -> bool:
     """Return whether a message is used for training."""
-    return message.get("weight") != 0 and not any(
+    return message.get("weight") not in UNTRAINED_WEIGHTS and not any(
         message.get(name) is False for name in UNTRAINED_FLAGS
     )
 
@@ -200,7 +205,8 @@ def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> 
     """
     content = message.get("content")
     if isinstance(content, str) and message.keys() <= PLAIN_FIELDS:  # most messages of most stores
-        return [Item("message", content, role=role, trained=message.get("weight") != 0)]
+        trained = message.get("weight") not in UNTRAINED_WEIGHTS
+        return [Item("message", content, role=role, trained=trained)]
     steps = MessageSteps(role, _is_trained(message))
     parts = _list_parts(message)
     _add_thought(steps, message)

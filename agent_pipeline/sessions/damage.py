@@ -65,6 +65,12 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "a picture or a file before an answer; only a mark such as [image] is left, and `keep` "
         "trains on the mark",
     ),
+    "several_speakers": DamageKind(
+        "drop_session",
+        _LOST,
+        "messages of several users, or answers of several agents, which the record tells apart by "
+        "their names; a row has no names, and `keep` trains on all answers as those of one agent",
+    ),
     "cut_message": DamageKind(
         "repair",
         ("drop_session", "repair"),

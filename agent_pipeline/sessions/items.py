@@ -7,7 +7,7 @@ Records that cannot become an item are counted in `damage`. Items that a chat ca
 counted in `skipped`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -41,6 +41,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
         first: Whether the call is the first item in its message, so that it does not belong to the
             text of an earlier message.
         cut: Whether the message or call was cut off. Such items are counted as damage.
+        speaker: The name of the user or the agent that the record gives beside the role, or empty.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     failed: bool = False
     first: bool = False
     cut: bool = False
+    speaker: str = ""
 
 
 INVALID = Item("")
@@ -127,9 +129,13 @@ class _Assembly:
         self._open_message: Message | None = None
         """The assistant message to which the next call is added."""
         self._open_index = -1
+        self._speakers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By role, how many items each speaker has."""
 
     def add(self, item: Item) -> None:
         """Add one item to the chat."""
+        if item.role in ("user", "assistant") or item.kind == "function_call":
+            self._speakers[item.role or "assistant"][item.speaker] += 1
         if item.media:
             self.chat.skipped.update(f"media:{name}" for name in item.media)
             self._media_before_answer += len(item.media)
@@ -159,6 +165,7 @@ class _Assembly:
         """
         if self._thoughts:
             self.chat.skipped["reasoning"] += len(self._thoughts)
+        self._count_speakers()
         if any(
             beginning in message["content"]
             for message in self.chat.messages
@@ -166,6 +173,20 @@ class _Assembly:
         ):
             _replace_call_words(self.chat)
         return self.chat
+
+    def _count_speakers(self) -> None:
+        """Count the items whose speaker is not the one that speaks most often in their role.
+
+        Messages of a row have no names, so a row cannot tell several users or agents apart.
+        Frameworks name an agent only in the history of its next call. So an answer without a name
+        may be of any agent, but a user's message without a name is of another user than one with
+        a name.
+        """
+        agents = self._speakers["assistant"]
+        del agents[""]
+        for speakers in (self._speakers["user"], agents):
+            if lost := speakers.total() - max(speakers.values(), default=0):
+                self.chat.damage["several_speakers"] += lost
 
     def _add_call(self, item: Item) -> None:
         """Add a call to the open message.

@@ -85,6 +85,9 @@ SOURCE_FIELDS = (*SEARCH_FIELDS, *FINDING_FIELDS)
 PLAIN_FIELDS = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
 """Fields of a message that contains only text."""
 
+UNTRAINED_WEIGHTS = (0, "0", "0.0")
+"""Values of the field `weight` of a message that is not trained on. CSV files hold texts."""
+
 UNDERSTOOD_FIELDS = {
     *PLAIN_FIELDS,
     *CONTENT_FIELDS,

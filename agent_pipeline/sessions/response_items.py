@@ -10,6 +10,7 @@ from collections.abc import Callable
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import is_cut
 from agent_pipeline.sessions.items import Item, mark_unread
+from agent_pipeline.sessions.message_fields import UNTRAINED_WEIGHTS
 from agent_pipeline.sessions.part_fields import is_marked_failed, pick_first, read_id
 from agent_pipeline.sessions.parts import read_call, read_result
 
@@ -44,7 +45,7 @@ def _read_call(item: JsonObject) -> tuple[Item, ...]:
 
 def _make_call(item: JsonObject) -> Item:
     """Return the tool call that a Responses item contains."""
-    return read_call(item, item.get("weight") != 0, is_cut(item))
+    return read_call(item, item.get("weight") not in UNTRAINED_WEIGHTS, is_cut(item))
 
 
 def _read_result(item: JsonObject) -> tuple[Item, ...]:

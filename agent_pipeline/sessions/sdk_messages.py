@@ -73,7 +73,7 @@ def read_autogen_messages(record: JsonObject) -> list[object]:
     """
     content, thought = record.get("content"), record.get("thought")
     parts = content if isinstance(content, list) else [content]
-    role = AUTOGEN_ROLES[record["type"]]
+    role, name = AUTOGEN_ROLES[record["type"]], record.get("source")
     if role == "tool":
         results: list[object] = []
         for part in parts:
@@ -84,8 +84,8 @@ def read_autogen_messages(record: JsonObject) -> list[object]:
         return results
     calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
     if not calls:
-        return [{"role": role, "content": content, "reasoning": thought}]
-    messages: list[object] = [{"role": role, "content": thought, "tool_calls": calls}]
+        return [{"role": role, "name": name, "content": content, "reasoning": thought}]
+    messages: list[object] = [{"role": role, "name": name, "content": thought, "tool_calls": calls}]
     for part in parts:
         if not any(part is call for call in calls):
             messages.append(mark_unread("part beside calls"))

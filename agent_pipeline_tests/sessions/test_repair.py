@@ -303,7 +303,9 @@ DAMAGED: dict[str, list[Any]] = {
 
 
 def test_every_kind_that_repair_finds_is_tried_here():
-    of_readers = {"unread", "torn_record", "cut_text", "missing_media", "cut_message"}
+    of_readers = {
+        *("unread", "torn_record", "cut_text", "missing_media", "several_speakers", "cut_message"),
+    }
     assert (
         set(DAMAGE_KINDS) - set(DAMAGED)
         == {"invalid_item", "invalid_context", "invalid_tools"} | of_readers
@@ -423,8 +425,8 @@ def test_a_session_is_dropped_by_the_first_kind_that_drops_it():
         is None
     )
     assert {kind for kind, action in DEFAULT_REPAIR_POLICY.items() if action == "drop_session"} == {
-        "invalid_item", "unread", "torn_record", "cut_text", "missing_media", "invalid_context", "invalid_arguments",
-        "orphan_output", "unanswered_call", "mismatched_call_id"
+        "invalid_item", "unread", "torn_record", "cut_text", "missing_media", "several_speakers",
+        "invalid_context", "invalid_arguments", "orphan_output", "unanswered_call", "mismatched_call_id"
     }  # fmt: skip
 
 
