@@ -2,10 +2,11 @@
 
 Many agents' sessions hold one request each. Here the training rows of the lake are cut down to such
 rows: those that call TOOL, the look-up of the agent, at most once. One adapter is trained per share
-of `sft_adapter.joined_sessions`, with the same rows and the same seed. Each adapter does new tasks in
-memory, as they are and with a second request. The settings of training are the defaults.
+of `sft_adapter.joined_sessions`, with the same rows and the same seed, without masked names and extra
+tools. The other settings of training are the defaults. Each adapter does new tasks in memory, as they
+are and with a second request.
 
-Example: `AGENT_PIPELINE_LAKE=lake python -m benchmarks.joined_sessions shop/support find_orders 0,0.3 30`
+Example: `python -m benchmarks.joined_sessions shop/support find_orders 0,0.3 30`
 """
 
 import sys
@@ -33,6 +34,8 @@ CONFIG = TrainingConfig(
     gradient_accumulation_steps=2,
     max_length=MAX_LENGTH,
     save_steps=10_000,
+    masked_names=0,
+    extra_tools=0,
 )
 
 

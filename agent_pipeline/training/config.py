@@ -241,7 +241,7 @@ class AdapterTraining(Training):
     )
 
     masked_names: float = Field(
-        default=0.0,
+        default=0.3,
         ge=0,
         le=1,
         description=(
@@ -250,7 +250,7 @@ class AdapterTraining(Training):
         ),
     )
     extra_tools: float = Field(
-        default=0.0,
+        default=0.2,
         ge=0,
         le=1,
         description=(

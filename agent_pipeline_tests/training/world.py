@@ -23,6 +23,8 @@ TRAINING = TrainingConfig(
     save_steps=4,
     lora_r=8,
     precision="float32",
+    masked_names=0,
+    extra_tools=0,
 )
 
 
