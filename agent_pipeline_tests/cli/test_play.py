@@ -34,7 +34,7 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(
         )
     )
     monkeypatch.setattr(
-        "agent_pipeline.models.base_model.resolve_base_model", lambda *given: asked.append(given)
+        "agent_pipeline.compute.params.resolve_base_model", lambda *given: asked.append(given)
     )
     monkeypatch.setattr("agent_pipeline.compute.playing.memory_player", lambda *given: None)
     for model in ("adapter", "base"):
