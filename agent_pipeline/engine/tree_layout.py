@@ -39,7 +39,8 @@ class Layout:
     Attributes:
         run_lengths: The number of nodes of each run.
         ancestors: For each run, the runs above it, from the root to the parent.
-        fixed: The spans of the runs, computed when a GPU first needs them.
+        fixed: The start and the end of each run in the sequence. They are computed when a GPU needs
+            them for the first time.
         windows: For each layer, how many tokens its attention sees. None if it sees all tokens.
             Empty if this holds for all layers.
         followed: By kind of computation, how many layers of a forward pass followed this layout.

@@ -233,8 +233,9 @@ class TurnAnswerer:
     ) -> ForwardPass:
         """Compute losses, P(call) and answers in one forward pass.
 
-        Tokens that rows, questions and branches share are computed once. A reply is generated only
-        from the position at which it differs from the expected answer.
+        Tokens that rows, questions and branches share are computed once. The pass over the expected
+        answer shows the first token that the model would choose differently. The reply is generated
+        only from that token on.
 
         Args:
             rows: The rows to compute a loss on.

@@ -147,7 +147,10 @@ def list_sessions(
 def _read_matching(
     lake: Lake, keys: Sequence[PartitionKey], wanted: SessionFilter, counts: _Counts
 ) -> Iterator[SessionSummary]:
-    """Yield the sessions that match, and count the values of all sessions."""
+    """Yield the sessions that match the filters.
+
+    `counts` counts all sessions, by their reason to be dropped and by their damage.
+    """
     for key in keys:
         stage = next((asset for asset in _STAGES if lake.has(asset, key)), None)
         if stage is None:

@@ -180,7 +180,7 @@ def tool_success_rate(context: EvaluationContext) -> float | None:
 
 
 def _ended_on_tool(context: EvaluationContext) -> bool:
-    """Return whether the run ended with its last tool call by the rules of its source."""
+    """Return whether the last step is a tool call that, in the run's source, ends a run."""
     if not context.metadata.get("ends_on_tool"):
         return False
     for message in reversed(context.messages):

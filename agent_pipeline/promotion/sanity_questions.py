@@ -193,8 +193,8 @@ def ask_sanity_questions(
 
     All plain questions are asked without tools, and every fourth is asked again with the agent's
     tools. A good answer calls no tool, does not refuse and does not ask a question. Without tools,
-    the answer must also be true. With tools, only the model's behavior is judged, because a small
-    base model may not know the capital of Japan. At another partition's turn, the model must do
+    the answer must also be true. With tools, a false answer counts as good, because the question is
+    only whether the model calls a tool without need. At another partition's turn, the model must do
     what is right there, and it must not refuse if the other agent did not refuse.
 
     Args:

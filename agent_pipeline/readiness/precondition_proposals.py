@@ -417,7 +417,10 @@ def _choose_words(acted: Sequence[Record], others: Sequence[Record]) -> Iterator
 
 
 def _list_absent_words(acted: Sequence[Record], others: Sequence[Record]) -> Iterator[str]:
-    """Yield words that no record with a call has, and that chance does not explain."""
+    """Yield words that never stand in a record on which the tool was called.
+
+    A word is left out if it is so rare in the other records that its absence may be chance.
+    """
     present: frozenset[str] = frozenset().union(*(record.words for record in acted))
     tried = len(frozenset().union(*(record.words for record in others)) - present)
     while True:

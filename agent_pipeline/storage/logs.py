@@ -12,7 +12,7 @@ back, or a decision that has spent error budget could be forgotten. A person wit
 entry can accept the loss with the file `00000007.lost`, which replaces the entry. Entries of older
 versions have no checksums or no log name, and are read without these checks.
 
-The content of entries does not belong here.
+What an entry contains belongs in the modules that write logs.
 """
 
 import hashlib

@@ -651,7 +651,7 @@ def test_interrupted_run(project: Project, signum: int) -> None:
     ) as process:
         process.wait_until(lambda: "\n" in process.err.read_text())  # the first table is there
         process.interrupt(signum)
-        check(process.ended(), "interrupted", "Run it again")
+        check(process.ended(), "interrupted", "Repeat the command")
 
 
 def test_interrupted_training(project: Project) -> None:
@@ -667,7 +667,7 @@ def test_interrupted_training(project: Project) -> None:
         process.interrupt()
         done = process.ended()
     assert done.returncode > 0 and "Traceback" not in done.stdout + done.stderr
-    assert "was interrupted. Run it again" in " ".join(done.stderr.split())
+    assert "was interrupted. Repeat the command" in " ".join(done.stderr.split())
 
 
 def test_dev_without_a_store(project: Project) -> None:
