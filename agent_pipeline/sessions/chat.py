@@ -69,7 +69,7 @@ __all__ = [
     "read_text",
 ]
 
-VERSION = 16
+VERSION = 17
 """The version of this reader, which is part of every reader's version.
 
 Raise it if the same messages produce different sessions than before.

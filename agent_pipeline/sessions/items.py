@@ -129,6 +129,8 @@ class _Assembly:
         self._open_message: Message | None = None
         """The assistant message to which the next call is added."""
         self._open_index = -1
+        self._open_thoughts: list[Message] = []
+        """The messages whose text ends within a thought."""
         self._speakers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """By role, how many items each speaker has."""
 
@@ -166,6 +168,7 @@ class _Assembly:
         if self._thoughts:
             self.chat.skipped["reasoning"] += len(self._thoughts)
         self._count_speakers()
+        self._cut_open_thoughts()
         if any(
             beginning in message["content"]
             for message in self.chat.messages
@@ -222,14 +225,25 @@ class _Assembly:
     def _start_answer(self, content: str, item: Item) -> Message:
         """Append an assistant message to the chat."""
         message: Message = {"role": "assistant", "content": content}
-        # Whatever stopped it, a text that ends within a thought is no answer.
-        is_cut = item.cut or (content.lstrip().startswith("<think>") and "</think>" not in content)
-        if is_cut or not item.trained:
+        if item.cut or not item.trained:
             message["weight"] = 0
         self.chat.messages.append(message)
-        if is_cut:
+        if item.cut:
             self.chat.damage["cut_message"] += 1
+        elif content.lstrip().startswith("<think>") and "</think>" not in content:
+            self._open_thoughts.append(message)
         return message
+
+    def _cut_open_thoughts(self) -> None:
+        """Count the messages without a call whose text ends within a thought.
+
+        Whatever stopped such a text, it is no answer. Beside a complete call, only the end of the
+        thought is missing, because some servers remove `</think>` with the call.
+        """
+        for message in self._open_thoughts:
+            if not message.get("tool_calls"):
+                message["weight"] = 0
+                self.chat.damage["cut_message"] += 1
 
     def _open(self, message: Message) -> None:
         """Mark the last message as open, so that the next call is added to it."""

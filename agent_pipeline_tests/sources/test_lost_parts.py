@@ -81,6 +81,20 @@ def test_thought_without_its_end(text: str, is_cut: bool) -> None:
     assert chat.damage == ({"cut_message": 1} if is_cut else {})
 
 
+@pytest.mark.parametrize("finish_reason", ["tool_calls", "length"])
+def test_thought_without_its_end_beside_a_call(finish_reason: str) -> None:
+    """A server that parses calls may remove the end of the thought before the call."""
+    call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+    thought = {"role": "assistant", "content": "<think>\nI look.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "a.txt"}
+    chat = read_chat([QUESTION, thought | {"finish_reason": finish_reason}, result])
+    is_cut = finish_reason == "length"
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool"]
+    assert len(chat.messages[1]["tool_calls"]) == 1
+    assert chat.messages[1].get("weight", 1) == (not is_cut)
+    assert chat.damage == ({"cut_message": 1} if is_cut else {})
+
+
 @pytest.mark.parametrize("flag", CUT_FLAGS)
 @pytest.mark.parametrize(
     "row",

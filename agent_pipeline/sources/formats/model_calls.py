@@ -7,7 +7,7 @@ read becomes an item of damage: `unread` for an unknown form, `cut_text` for JSO
 import re
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.chat import read_text
+from agent_pipeline.sessions.chat import ROLES, read_text
 from agent_pipeline.sessions.evidence import find_stop_reason
 from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
 from agent_pipeline.sessions.message_fields import CUT_FLAGS, SOURCE_FIELDS
@@ -185,23 +185,35 @@ def mark_other_choices(count: int) -> list[object]:
 def first_choice(messages: list[Any], count: object = None) -> list[Any]:
     """Return the first of several answers to one request, if the messages are such answers.
 
-    Tracing platforms write each choice of a response as a message.
+    Tracing platforms write each choice of a response as a message. Without the number of choices,
+    the messages are one turn: some libraries write the reason of its end on all of its messages.
 
     Args:
-        messages: The messages of a response.
-        count: The number of choices in the request, if the record states it. Otherwise, messages
-            are choices if each of them states its own reason for its end.
+        messages: The messages of a response. Other choices may already be counted as skipped.
+        count: The number of choices in the request, if the record states it.
     """
-    if len(messages) < 2:
+    others = [message for message in messages if _is_other_choice(message)]
+    if others:  # events of the other choices may come first
+        return [*(message for message in messages if not _is_other_choice(message)), *others]
+    if len(messages) < 2 or not isinstance(count, int) or count < 2:
         return messages
-    are_choices = all(
-        isinstance(message, dict) and message.get("finish_reason") for message in messages
-    )
-    if are_choices or count == len(messages):
-        return [messages[0], *mark_other_choices(len(messages) - 1)]
-    if isinstance(count, int) and count > 1:
+    if count != len(messages) or not all(_is_answer(message) for message in messages):
         return [mark_unread("choices in an unknown form")]
-    return messages
+    first = next((message for message in messages if message.get("index") == 0), messages[0])
+    return [first, *mark_other_choices(count - 1)]
+
+
+def _is_other_choice(message: object) -> bool:
+    """Return whether a message was replaced by an item of `mark_other_choices`."""
+    return isinstance(message, Item) and message.name == "other_choice"
+
+
+def _is_answer(message: object) -> bool:
+    """Return whether a message has the role of the assistant. LangChain names it as the type."""
+    if not isinstance(message, dict):
+        return False
+    role = message.get("role", message.get("type", "assistant"))
+    return isinstance(role, str) and ROLES.get(role) == "assistant"
 
 
 def words_or_messages(value: object) -> Any:

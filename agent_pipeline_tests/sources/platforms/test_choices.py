@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_pipeline.sources import open_source
+from agent_pipeline.sources.formats.model_calls import first_choice, mark_other_choices
 
 ASKED = {"role": "user", "content": "hi"}
 TEXTS = ("A", "B")
@@ -72,7 +75,7 @@ def langsmith() -> dict[str, Any]:
 
 RECORDS: dict[str, dict[str, Any]] = {
     "genai, counted": genai(2),
-    "genai, each with its reason": genai(None, "stop", "stop"),
+    "genai, counted, each with its reason": genai(2, "stop", "stop"),
     "openinference": openinference(2),
     "langsmith": langsmith(),
 }
@@ -89,13 +92,44 @@ def test_choices_of_a_span(name: str, tmp_path: Path) -> None:
     assert session.skipped == {"other_choice": 1} and not session.damage
 
 
-def test_messages_of_one_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", [genai(1), genai(None), genai(None, "stop", "stop")])
+def test_messages_of_one_answer(record: dict[str, Any], tmp_path: Path) -> None:
     """Some instrumentations write the text and the calls of one answer as several messages."""
     path = tmp_path / "traces.jsonl"
-    path.write_text(json.dumps(genai(1)) + "\n")
+    path.write_text(json.dumps(record) + "\n")
     source = open_source(path)
     (session,) = (session for key in source.partitions() for session in source.sessions(key))
     assert [message["content"] for message in session.messages] == ["hi", "A", "B"]
+
+
+CALL = {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Ulm"}}
+RESULT = {"type": "tool_call_response", "id": "c1", "response": "sunny"}
+LOOP: list[dict[str, Any]] = [
+    {"role": "assistant", "parts": [CALL], "finish_reason": "stop"},
+    {"role": "tool", "parts": [RESULT], "finish_reason": "stop"},
+    {"role": "assistant", "parts": [{"type": "text", "content": "A"}], "finish_reason": "stop"},
+]
+
+
+def test_reason_on_every_message() -> None:
+    """Microsoft.Extensions.AI writes the reason of a response on each of its messages."""
+    assert first_choice(LOOP) == LOOP
+    assert first_choice(LOOP, 1) == LOOP
+
+
+@given(st.integers(2, 4))
+def test_a_result_is_no_choice(count: int) -> None:
+    (unread,) = first_choice(LOOP, count)
+    assert unread.kind == "unread"
+
+
+@given(st.permutations(range(3)))
+def test_choices_out_of_order(order: list[int]) -> None:
+    """The choice with the index 0 is the answer, in any order of the choices."""
+    choices = [{"role": "assistant", "content": str(index), "index": index} for index in order]
+    assert first_choice(choices, 3) == [choices[order.index(0)], *mark_other_choices(2)]
+    marked = [choice if choice["index"] == 0 else mark_other_choices(1)[0] for choice in choices]
+    assert first_choice(marked, 3) == [choices[order.index(0)], *mark_other_choices(2)]
 
 
 def test_choices_in_an_unknown_form(tmp_path: Path) -> None:
