@@ -200,7 +200,12 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
 
 
 def fit_context(config: OptionValues, base: BaseModel, progress: Progress = silent) -> OptionValues:
-    """Return options whose `max_length` the base model can read, and note a change."""
+    """Return options whose `max_length` the base model can read, and note a change.
+
+    These are the options to run a model with. The options as they were set belong in the identity
+    of an evaluation or of episodes: a candidate and a champion whose bases read different lengths
+    were asked in the same way.
+    """
     from agent_pipeline.tokenization.length_check import read_context_length
     from agent_pipeline.training.size_defaults import describe_context_limit, limit_length
 
@@ -252,7 +257,7 @@ def evaluate(
     adapter = params.find_artifact(params.adapter)
     rows = params.shown_to_models(stored_rows)
     base = params.base_of(adapter)
-    config = fit_context(config, base, progress)
+    used = fit_context(config, base, progress)
     number_format = fast_device().number_format
     described = name_rows(stored_rows) | surrogates_made_from(stored_rows, rows)
     parents = [adapter]
@@ -268,9 +273,8 @@ def evaluate(
     }
 
     def write(folder: Path) -> dict[str, Any]:
-        result = evaluate_adapter(
-            rows, base, adapter.path, EvaluationOptions(**config), progress, kept
-        )
+        options = EvaluationOptions(**used)
+        result = evaluate_adapter(rows, base, adapter.path, options, progress, kept)
         report, samples = result.report, result.samples
         page_split = Split(split, report, samples, f"{SAMPLES} beside this page")
         for name, entries in ((SAMPLES, samples), (ROW_LOSSES, result.row_losses)):
@@ -288,7 +292,7 @@ def evaluate(
         }
         for player, model_name in model_names.items():
             write_log(folder, player, title, model_name, report, samples, rows_by_id)
-        return dict(msgspec.to_builtins(report))
+        return {**msgspec.to_builtins(report), "max_length": options.max_length}
 
     return build(evaluate, params, Recipe("evaluation", made_from, write, parents))
 
@@ -396,7 +400,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         )
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base = params.base_of(adapter)
-    config = fit_context(config, base, progress)
+    max_length = fit_context(config, base, progress)["max_length"]
     exported = params.find_artifact(params.gguf_export) if params.gguf_export else None
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task_key: messages for task_key, (_, messages) in sessions.items()}
@@ -448,7 +452,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         made_from["tapes_sha256"] = hash_json([task["tape"] for task in tasks])
         recorded_ids.update(tape_sessions)
     made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})
-    limits = (config["max_new_tokens"], config["max_length"])
+    limits = (config["max_new_tokens"], max_length)
     turns, trials = config["max_turns"], config["trials"]
     parents = [adapter]
 
@@ -458,7 +462,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         number_format = fast_device().number_format
         kept = KeptMeasurements(episodes, params, "episodes", base_sessions, number_format, parents)
         source, names = made_from["world_sha256"], ("max_turns", "trials", "max_new_tokens")
-        played = {name: config[name] for name in (*names, "max_length")} | {
+        played = {name: config[name] for name in names} | {
+            "max_length": max_length,
             "world": params.world,
             "world_sha256": source,
             "tasks": tasks,
@@ -494,7 +499,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
             played = check_preconditions(played, preconditions)
             report = make_episode_report(params.world, tasks + varied, trials, played)
         write_transcripts(folder, report, played)
-        return dict(msgspec.to_builtins(report))
+        return {**msgspec.to_builtins(report), "max_length": max_length}
 
     return build(episodes, params, Recipe("episodes", made_from, write, parents))
 

@@ -2,6 +2,7 @@
 sessions."""
 
 import dataclasses
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from agent_pipeline.governance.lineage import MEASURED, models_of
 from agent_pipeline.governance.pruning import prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -278,6 +280,27 @@ def test_episodes(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     nights.play()
     assert sum(opened) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measured", ["evaluation", "episodes"])
+def test_bases_of_other_lengths_compare(measured: str, nights: Nights, tmp_path: Path) -> None:
+    """A champion whose base reads less than the new base could never be compared again."""
+    make = {"evaluation": nights.evaluate, "episodes": nights.play}[measured]
+    made = [make(max_length=4000)]
+    copy = shutil.copytree(nights.base.path, tmp_path / "base")
+    config = json.loads((copy / "config.json").read_text())
+    shorter = config["max_position_embeddings"] - 100
+    (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": shorter}))
+    nights.base = dataclasses.replace(nights.base, path=copy)
+    made.append(make(max_length=4000))
+    pair = tuple(nights.lake.find(measured, KEY, result["identity"]) for result in made)
+    missing = (None, None)
+    evaluations, episodes = (pair, missing) if measured == "evaluation" else (missing, pair)
+    candidate, champion = read_scores(evaluations, episodes, same_base=False)
+    assert candidate.evaluator == champion.evaluator
+    assert candidate.world == champion.world
+    assert [result["report"]["max_length"] for result in made] == [shorter + 100, shorter]
 
 
 def test_an_episode_is_stored_whole(kept: KeptMeasurements) -> None:
