@@ -11,6 +11,7 @@ A message, a part or an item is understood, known to be harmless, or damage (`un
 recognizes the parts of a message, and `response_items` recognizes Responses items.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,12 @@ ROLES = {
 }
 """Mapping from every known role name to one of the four roles."""
 
+_MODEL_NAME = re.compile(
+    r"(?:[\w.-]+/)?(?:gpt-|chatgpt|o\d(?:-|$)|claude|gemini|gemma|(?:meta-)?llama|qwen|mistral"
+    r"|ministral|mixtral|deepseek|grok|command-r|kimi|glm-)",
+    re.IGNORECASE,
+)
+"""Beginnings of the names of models, which some logs write as the name of the assistant."""
 _STREAM_PIECES = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
 """Fields with pieces of calls that streaming left behind in a message.
 
@@ -185,6 +192,8 @@ def _read_message(role_name: str, message: JsonObject, items_before: Sequence[It
     speaker = message.get("name")
     if not isinstance(speaker, str) or not speaker or role == "system":
         return items
+    if speaker == message.get("model") or _MODEL_NAME.match(speaker):
+        return items  # one agent may change its model
     return [replace(item, speaker=speaker) for item in items]
 
 

@@ -68,8 +68,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "several_speakers": DamageKind(
         "drop_session",
         _LOST,
-        "messages of several users, or answers of several agents, which the record tells apart by "
-        "their names; a row has no names, and `keep` trains on all answers as those of one agent",
+        "messages of several users, or answers of several agents, which have different names in "
+        "the record; a row has no names, and `keep` trains on all answers as those of one agent",
     ),
     "cut_message": DamageKind(
         "repair",

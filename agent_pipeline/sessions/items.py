@@ -180,16 +180,21 @@ class _Assembly:
     def _count_speakers(self) -> None:
         """Count the items whose speaker is not the one that speaks most often in their role.
 
-        Messages of a row have no names, so a row cannot tell several users or agents apart.
-        Frameworks name an agent only in the history of its next call. So an answer without a name
-        may be of any agent, but a user's message without a name is of another user than one with
-        a name.
+        Messages of a row have no names, so a row cannot tell several users or agents apart. A
+        message without a name may be of any speaker: frameworks name an agent only in the history
+        of its next call, and applications insert reminders and summaries as users. A name of an
+        agent beside a user's message, among other users, shows that the agent is one of several.
         """
-        agents = self._speakers["assistant"]
-        del agents[""]
-        for speakers in (self._speakers["user"], agents):
-            if lost := speakers.total() - max(speakers.values(), default=0):
-                self.chat.damage["several_speakers"] += lost
+        users, agents = self._speakers["user"], self._speakers["assistant"]
+        has_other_users = len(users) > 1
+        del users[""], agents[""]
+        lost = sum(
+            speakers.total() - max(speakers.values(), default=0) for speakers in (users, agents)
+        )
+        if not lost and has_other_users:
+            lost = sum(count for name, count in users.items() if name in agents)
+        if lost:
+            self.chat.damage["several_speakers"] += lost
 
     def _add_call(self, item: Item) -> None:
         """Add a call to the open message.

@@ -4,6 +4,8 @@ Their messages have a different shape than chat messages. The functions return m
 that `chat` can read; reading them belongs to `chat`.
 """
 
+import re
+
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sessions.part_fields import read_part_type
@@ -14,6 +16,8 @@ _PYDANTIC_ROLES = {
     "retry-prompt": "user",
     "tool-return": "tool",
 }
+_PERSON = re.compile("proxy|human|user", re.IGNORECASE)
+"""Words in the source of a message that a person wrote to an agent of AutoGen."""
 AUTOGEN_ROLES = {
     "SystemMessage": "system",
     "UserMessage": "user",
@@ -69,11 +73,15 @@ def read_pydantic_messages(record: JsonObject) -> list[object]:
 def read_autogen_messages(record: JsonObject) -> list[object]:
     """Return the messages in a record of AutoGen, whose parts have no types.
 
-    If the record has calls, its thought becomes the text of the message.
+    If the record has calls, its thought becomes the text of the message. The source of a message is
+    its name, except for a person: the task has the source `user`, and the replies of the same
+    person have the name of the agent that asked for them (`user_proxy`).
     """
     content, thought = record.get("content"), record.get("thought")
     parts = content if isinstance(content, list) else [content]
     role, name = AUTOGEN_ROLES[record["type"]], record.get("source")
+    if role == "user" and isinstance(name, str) and _PERSON.search(name):
+        name = None
     if role == "tool":
         results: list[object] = []
         for part in parts:

@@ -127,6 +127,24 @@ def test_prompt_template() -> None:
     assert (system.role, system.text) == ("system", "You know Ulm.")
 
 
+SYSTEM = {"role": "system", "content": "You know Ulm."}
+
+
+@pytest.mark.parametrize(
+    ("request_", "roles"),
+    [
+        ({"messages": [SYSTEM, QUESTION], "prompt": {"name": "p", "version": 3}}, "system user"),
+        ({"messages": [SYSTEM, QUESTION], "prompt": {"id": "p", "version": 3}}, "system user"),
+        ({"input": [SYSTEM, QUESTION], "prompt": {"id": "p", "version": 3}}, "system user"),
+        ({"prompt": QUESTION}, "user"),
+        ({"prompt": QUESTION | {"id": "m1"}}, "user"),
+    ],
+)
+def test_prompt_that_is_no_template(request_: dict[str, Any], roles: str) -> None:
+    """A platform names a prompt beside the messages, or writes one message as the prompt."""
+    assert [item.role for item in read_items(request_of(request_).messages)] == roles.split()
+
+
 @given(
     st.lists(st.sampled_from(["a", "ab", "ba", "abc"]), min_size=1, max_size=6),
     st.booleans(),

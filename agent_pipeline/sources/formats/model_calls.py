@@ -112,8 +112,6 @@ def request_of(value: object) -> Exchange:
     request = section(request, "config") | request  # Gemini keeps fields of the request in `config`
     system = first_of(request, *_SYSTEM)
     head = _system_messages(system)
-    if not system and isinstance(request.get("prompt"), dict):
-        head = [mark_unread("prompt template")]  # OpenAI stores the template of a Responses call
     messages = (
         messages_of(value, "user")
         if not request or "role" in request
@@ -123,11 +121,33 @@ def request_of(value: object) -> Exchange:
         message["content"] for message in messages if _is_tool(message)
     ]  # Langfuse writes LangChain's tool schemas between the messages
     messages = [message for message in messages if not _is_tool(message)]
+    if _names_template(request) and not system and not any(map(_is_system, messages)):
+        head = [mark_unread("prompt template")]
     return Exchange(
         [*head, *messages],
         request.get("model"),
         tools=request.get("tools") or request.get("functions") or tools,
     )
+
+
+def _names_template(request: dict[str, Any]) -> bool:
+    """Return whether a Responses call names a template that OpenAI stores.
+
+    Other APIs write a message or the version of a prompt into the same field.
+    """
+    prompt = request.get("prompt")
+    return (
+        isinstance(prompt, dict)
+        and isinstance(prompt.get("id"), str)
+        and "role" not in prompt
+        and not request.get("messages")
+    )
+
+
+def _is_system(message: object) -> bool:
+    """Return whether a message is a system prompt."""
+    role = message.get("role") if isinstance(message, dict) else None
+    return isinstance(role, str) and ROLES.get(role) == "system"
 
 
 def _system_messages(system: object) -> list[Any]:
