@@ -379,7 +379,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
-    from agent_pipeline.evaluation.replay_proof import choose_rows
+    from agent_pipeline.evaluation.replay_proof import choose_rows, count_not_played
     from agent_pipeline.evaluation.tape import add_tapes, list_tape_sessions
     from agent_pipeline.evaluation.variants import choose_variants, vary_tasks
     from agent_pipeline.evaluation.worlds import REPLAYED, hash_world_source
@@ -390,7 +390,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
 
     lake, key, config = params.open_lake(), params.key, params.config
     stored_rows = heldout_rows(lake, key, params.held_out)
-    rows = params.shown_to_models(stored_rows)
+    shown_rows = params.shown_to_models(stored_rows)
+    rows = shown_rows
     adapter = params.find_artifact(params.adapter)
     # The two values come from several places, so no settings form can check them together.
     if config["trials"] > 1 and not config["temperature"]:
@@ -408,10 +409,12 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         recorded = _with_surrogates(recorded)
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
     played_before = _fresh_tasks_in_store(judged, config["fresh_seed"])
+    not_played: dict[str, int] = {}
     if params.world == REPLAYED:
         # Nobody recorded a fresh task or a variant.
         config |= {"fresh_tasks": 0, "variants": []}
         rows = add_tapes(lake, key, rows, params.surrogates)
+        not_played = count_not_played(stored_rows, rows, params.task_kinds)
         if params.task_kinds:
             rows = choose_rows(rows, params.task_kinds)
     tasks = tasks_to_play(
@@ -433,7 +436,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         "config": config,
         "recorded_sha256": hash_json(recorded),
         **name_rows(stored_rows),
-        **surrogates_made_from(stored_rows, rows),
+        **surrogates_made_from(stored_rows, shown_rows),
     }
     if params.alone:
         made_from["alone"] = True
@@ -449,6 +452,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     recorded_ids = {session_id for session_id, _ in sessions.values()}
     tape_sessions = list_tape_sessions(tasks)
     if params.world == REPLAYED:
+        made_from["not_played"] = not_played
         made_from["tapes_sha256"] = hash_json([task["tape"] for task in tasks])
         recorded_ids.update(tape_sessions)
     made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})

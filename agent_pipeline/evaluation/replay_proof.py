@@ -55,6 +55,8 @@ MIN_TASKS = ceil(NORMAL_QUANTILE_OF_95**2 * MIN_LOW_END / (1 - MIN_LOW_END))
 
 TaskKind = Literal["a change is asked for", "no change, or only in some sessions"]
 """What the good sessions of a task do: all of them write, or not."""
+NOT_RECORDED = "no good recording"
+"""The group of held-out tasks that cannot be replayed, whatever their kind."""
 ACTING: TaskKind = "a change is asked for"
 NOT_ACTING: TaskKind = "no change, or only in some sessions"
 
@@ -235,12 +237,31 @@ def choose_rows(rows: Iterable[DatasetRow], kinds: Collection[str]) -> list[Data
         rows: Rows of held-out tasks with their tapes, from `add_tapes`.
         kinds: The kinds of tasks.
     """
-    chosen = []
-    for row in rows:
-        values = cast(Mapping[str, object], row)
-        if find_kind(convert_value(values["tape"], TaskTape)) in kinds:
-            chosen.append(row)
-    return chosen
+    return [row for row in rows if _find_kind_of_row(row) in kinds]
+
+
+def _find_kind_of_row(row: DatasetRow) -> TaskKind:
+    """Return the kind of the task of a row that has a tape."""
+    values = cast(Mapping[str, object], row)
+    return find_kind(convert_value(values["tape"], TaskTape))
+
+
+def count_not_played(
+    rows: Iterable[DatasetRow], taped: Iterable[DatasetRow], kinds: Collection[str]
+) -> dict[str, int]:
+    """Count the held-out tasks that are not replayed: by kind, or as `NOT_RECORDED`.
+
+    Args:
+        rows: All held-out rows.
+        taped: Those with a tape, from `add_tapes`.
+        kinds: The kinds of tasks that are replayed; empty for all kinds.
+    """
+    recorded = {row["task_key"]: _find_kind_of_row(row) for row in taped}
+    groups = (recorded.get(task, NOT_RECORDED) for task in {row["task_key"] for row in rows})
+    counts = Counter(
+        group for group in groups if group == NOT_RECORDED or (kinds and group not in kinds)
+    )
+    return dict(sorted(counts.items()))
 
 
 def leave_out(tape: TaskTape, recording: Recording) -> TaskTape:

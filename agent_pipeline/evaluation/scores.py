@@ -91,6 +91,7 @@ class Scores(msgspec.Struct, frozen=True):
         world: The fingerprint of the world and the settings of the episodes.
         episodes: The scores of the episodes.
         varied_episodes: The scores of the episodes in which tasks were played in variants.
+        not_played: The number of held-out tasks that a replayed world left out, by their kind.
     """
 
     evaluator: str
@@ -99,3 +100,4 @@ class Scores(msgspec.Struct, frozen=True):
     world: str = ""
     episodes: tuple[EpisodeScore, ...] = ()
     varied_episodes: tuple[EpisodeScore, ...] = ()
+    not_played: dict[str, int] = {}

@@ -64,6 +64,7 @@ def needs_a_person(
     - A person holds the candidate back.
     - The candidate's harm was not measured: it played no episode in a world, or the world does not
       report for every episode whether the model did harm.
+    - The replayed world left out a held-out task, so the candidate's harm there is not known.
 
     Args:
         lake: The lake.
@@ -79,6 +80,7 @@ def needs_a_person(
         or is_held_back(lake, key, candidate.identity)
         or not scores.episodes
         or count_unmeasured_harm(scores.episodes) > 0
+        or bool(scores.not_played)
     )
 
 

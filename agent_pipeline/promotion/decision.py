@@ -104,6 +104,7 @@ class ReasonKind(StrEnum):
     WORSE_IN_PRODUCTION = "worse in production"
     NO_WORLD = "no world"
     HARM_NOT_MEASURED = "harm not measured"
+    TASKS_NOT_PLAYED = "tasks not played"
     UNVERIFIED_SESSIONS = "unverified"
     UNVERIFIED_HELD_OUT_TASKS = "unverified held-out tasks"
     HARM_IN_VARIANT = "harm in a variant"

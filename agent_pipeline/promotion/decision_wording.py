@@ -286,6 +286,12 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
                 "it did harm, so only a person can promote it: add `wrong_changes` to the world, "
                 "or run `agent-pipeline promote`"
             )
+        case ReasonKind.TASKS_NOT_PLAYED:
+            return (
+                f"{values.count} held-out tasks were not played ({reason.name}), so "
+                f" its harm there is not known, and only a person can promote "
+                "it: record and judge more sessions of such tasks, or run `agent-pipeline promote`"
+            )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (
                 f"with the episodes that {hidden}, {values.share} of its episodes may do harm, "

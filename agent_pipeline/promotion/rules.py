@@ -759,13 +759,18 @@ def check_harm_was_measured(candidate: Scores) -> Finding:
     episodes = candidate.episodes
     if not episodes:
         return Finding((), (DecisionReason(ReasonKind.NO_WORLD, "episodes", "promote"),))
+    reasons = [
+        DecisionReason(ReasonKind.TASKS_NOT_PLAYED, kind, "promote", count)
+        for kind, count in candidate.not_played.items()
+    ]
     unmeasured = count_unmeasured_harm(episodes)
-    if not unmeasured:
-        return Finding()
-    reason = DecisionReason(
-        ReasonKind.HARM_NOT_MEASURED, "harm", "promote", unmeasured, limit=len(episodes)
-    )
-    return Finding((), (reason,))
+    if unmeasured:
+        reasons.append(
+            DecisionReason(
+                ReasonKind.HARM_NOT_MEASURED, "harm", "promote", unmeasured, limit=len(episodes)
+            )
+        )
+    return Finding((), tuple(reasons))
 
 
 def count_unmeasured_harm(episodes: Collection[EpisodeScore]) -> int:

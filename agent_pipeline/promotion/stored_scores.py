@@ -62,6 +62,7 @@ def read_scores(
         world=_fingerprint(candidate_episodes),
         episodes=tuple(_read_episodes(read_transcripts(candidate_episodes), "model")),
         varied_episodes=tuple(_read_episodes(read_varied_transcripts(candidate_episodes), "model")),
+        not_played=_read_not_played(candidate_episodes),
     )
     baseline = Scores(
         evaluator=_fingerprint(baseline_evaluation),
@@ -82,6 +83,12 @@ def _fingerprint(artifact: Artifact | None) -> str:
     return hash_json(
         {name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)}
     )
+
+
+def _read_not_played(episodes: Artifact | None) -> dict[str, int]:
+    """Return the number of held-out tasks that were not played, by their kind."""
+    made_from = episodes.manifest["made_from"] if episodes else {}
+    return dict(made_from.get("not_played", {}))
 
 
 def _read_turns(evaluation: Artifact | None, model: EvaluatedModel) -> dict[str, TurnScore]:

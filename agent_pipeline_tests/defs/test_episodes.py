@@ -16,7 +16,7 @@ from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.defs.models.episodes import _choose_world, _ChosenWorld, episodes
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
-from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS
+from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS, NOT_ACTING, NOT_RECORDED
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
@@ -31,7 +31,7 @@ from agent_pipeline.reports.episode_report import (
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.evaluation.test_replay_proof import WRONG
+from agent_pipeline_tests.evaluation.test_replay_proof import REFUSED, WRONG
 from agent_pipeline_tests.evaluation.test_tape import GOOD, recorded, session
 from agent_pipeline_tests.evaluation.test_tape import KEY as TAPE_KEY
 from agent_pipeline_tests.lakes import artifact, put_rows
@@ -284,6 +284,31 @@ def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
     config = EpisodesConfig(trials=3).model_dump()
     with pytest.raises(SettingsError, match="3 trials"):
         tasks.episodes.run(asked | {"adapter": adapter.reference, "config": config})
+
+
+def test_artifact_names_tasks_that_are_not_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision must know that some held-out tasks were not played."""
+    lake = Lake(str(tmp_path))
+    groups = enumerate([GOOD, REFUSED])
+    recorded(lake, *(session(f"s{i}", said, task_key=f"task:{i}") for i, said in groups))
+    keys = [row(number, "test") | {"task_key": f"task:{number}"} for number in range(3)]
+    put_rows(lake, TAPE_KEY, keys)
+    monkeypatch.setattr(tasks.EpisodesParams, "base_of", lambda *args: None)
+    monkeypatch.setattr(tasks, "fit_context", lambda config, *args: config)
+    monkeypatch.setattr(tasks, "build", lambda made, params, recipe: recipe.made_from)
+    params = task_values(tmp_path, TAPE_KEY) | {
+        "adapter": artifact(lake, "sft_adapter", TAPE_KEY).reference,
+        "gguf_export": None,
+        "world": REPLAYED,
+        "config": EpisodesConfig().model_dump(),
+        "alone": False,
+        "held_out": "test",
+        "task_kinds": [ACTING],
+    }
+    made_from = tasks.episodes.run(params)
+    assert made_from["not_played"] == {NOT_ACTING: 1, NOT_RECORDED: 1}
 
 
 def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):

@@ -15,9 +15,11 @@ from agent_pipeline.evaluation.replay_proof import (
     MIN_TASKS,
     MOST_PER_TASK,
     NOT_ACTING,
+    NOT_RECORDED,
     LeftOutSession,
     TapeProof,
     choose_rows,
+    count_not_played,
     find_kind,
     leave_out,
     measure_agreement,
@@ -209,6 +211,25 @@ def test_proof_from_the_lake(lake: Lake) -> None:
     assert (acting.heldout_tasks, other.heldout_tasks) == (1, 1) and other.sessions == 0
     playable = add_tapes(lake, KEY, [held_out(task) for task in ("task:0", "task:9")], False)
     assert [row["task_key"] for row in choose_rows(playable, [ACTING])] == ["task:0"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "not_played"),
+    [
+        ([], {}),
+        ([ACTING, NOT_ACTING], {}),
+        ([ACTING], {NOT_ACTING: 2}),
+        ([NOT_ACTING], {ACTING: 1}),
+    ],
+)
+def test_tasks_not_played(lake: Lake, kinds: list[str], not_played: dict[str, int]) -> None:
+    """Each held-out task that is not replayed counts, once for all its rows."""
+    rows = [session("s0", GOOD, task_key="task:0")]
+    rows += [session(f"s{number}", REFUSED, task_key=f"task:{number}") for number in (1, 2)]
+    recorded(lake, *rows)
+    all_rows = [held_out(f"task:{number}") for number in (0, 1, 2, 2, 3)]
+    taped = add_tapes(lake, KEY, all_rows, False)
+    assert count_not_played(all_rows, taped, kinds) == {**not_played, NOT_RECORDED: 1}
 
 
 def held_out(task: str) -> Any:

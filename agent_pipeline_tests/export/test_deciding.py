@@ -187,6 +187,7 @@ class Night:
         harmed: int = 0,
         cut: int = 0,
         unmeasured: int = 0,
+        **more: Any,
     ) -> Artifact:
         """Eighty episodes of an export and of its base, of which the export harms in some, and some of its answers are cut off.
 
@@ -226,6 +227,7 @@ class Night:
             EXPORT: export.identity,
             "world": "w:W",
             "config": {},
+            **more,
         }
         players = msgspec.to_builtins(players)
         faults = find_faults(parse_episode_report({"players": players}))
@@ -624,6 +626,19 @@ def test_harm_not_measured(lake: Lake, unmeasured: int, with_champion: bool) -> 
     assert champion_of(lake) == (champion.identity if champion else None)
     promote(lake, KEY)
     assert champion_of(lake) == night.export.identity
+
+
+@pytest.mark.parametrize("not_played", [{}, {"a change is asked for": 7, "no good recording": 1}])
+def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
+    """All played episodes are free of harm. Nobody knows what it does in the other tasks."""
+    night = Night(lake, GOOD, played=False)
+    night.played(night.export, night.adapter, not_played=not_played)
+    decision = night.decide("auto").decision
+    assert decision.outcome == "promote"
+    reasons = [reason for reason in decision.reasons if reason.kind == "tasks not played"]
+    assert {reason.name: reason.candidate for reason in reasons} == not_played
+    assert ("7 held-out tasks" in summarize(decision)) == bool(not_played)
+    assert champion_of(lake) == (None if not_played else night.export.identity)
 
 
 @pytest.mark.parametrize("approve", ["auto", "person"])
