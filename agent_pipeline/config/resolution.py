@@ -218,8 +218,9 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
         SettingsError: a setting is wrong, or the agent's file of tools cannot be read.
     """
     run = run or {}
+    trained_length = resolve(settings, AdapterConfig, key, run.get(SFT_ADAPTER)).options.max_length
     assets = {
-        name: resolve(settings, options, key, run.get(name)).options
+        name: resolve(settings, options, key, run.get(name), trained_length).options
         for name, options in ASSETS.items()
         if name not in NOT_NIGHTLY
     }

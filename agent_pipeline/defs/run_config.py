@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field, create_model
 
-from agent_pipeline.config.assets import ASSETS, ComparisonConfig, owning_asset
+from agent_pipeline.config.assets import ASSETS, AdapterConfig, ComparisonConfig, owning_asset
 from agent_pipeline.config.resolution import (
     NOT_NIGHTLY,
     POOLED,
@@ -147,9 +147,7 @@ def resolve_for_run(
             run.get("settings") or [],
             {name: resolve(settings, value, key).options for name, value in ASSETS.items()},
         )
-    ops: Any = context.run.run_config.get("ops") or {}
-    trained_length = (config_by_group(ops).get(SFT_ADAPTER) or {}).get("max_length") or 0
-    resolved = resolve(settings, options, key, run, trained_length)
+    resolved = resolve(settings, options, key, run, _set_length(context))
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
     return resolved.options, [*resolved.table(), *shared(settings, asset, key)]
@@ -188,6 +186,22 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
     if owning_asset(group) != group:
         run_values = run_values.get(group) or {}
     chosen = {name: run_values[name] for name in written if run_values.get(name) is not None}
+    return _drop_shown(context, options, chosen)
+
+
+def _set_length(context: dg.AssetExecutionContext) -> int:
+    """Return the `sft_adapter.max_length` that this run sets itself, or 0."""
+    ops: Any = context.run.run_config.get("ops") or {}
+    written = config_by_group(ops).get(SFT_ADAPTER) or {}
+    chosen = {name: value for name, value in written.items() if value is not None}
+    length = _drop_shown(context, AdapterConfig, chosen).get("max_length")
+    return length if isinstance(length, int) else 0
+
+
+def _drop_shown(
+    context: dg.AssetExecutionContext, options: type[Options], chosen: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the values of a run without the defaults that the launchpad filled in."""
     is_filled_form = set(options.model_fields) <= set(chosen)
     if SET_TAG in context.run.tags or not is_filled_form:
         return chosen

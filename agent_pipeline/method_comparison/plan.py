@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.config.assets import ADAPTER, ASSETS, ComparisonConfig
+from agent_pipeline.config.assets import ADAPTER, ASSETS, AdapterConfig, ComparisonConfig
 from agent_pipeline.config.methods import METHODS, TRAINING
 from agent_pipeline.config.overrides import overrides
-from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.resolution import SFT_ADAPTER, resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.multi_task import MIXED_TABLE as MIXED
 from agent_pipeline.datasets.sft_tables import read_sft_columns
@@ -37,8 +37,12 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
             "`method_comparison.split` to another split, or collect more tasks."
         )
     shared = overrides(config.settings, ["sft_coreset", ADAPTER, "evaluation", "episodes"])
+    planned = methods(settings, key, config, shared)
+    # All methods are measured in the same way, so the longest training rows decide.
+    lengths = [method.assets[SFT_ADAPTER]["max_length"] for method in planned]
+    shared[SFT_ADAPTER] = shared.get(SFT_ADAPTER, {}) | {"max_length": max(lengths, default=0)}
     return {
-        "methods": msgspec.to_builtins(methods(settings, key, config, shared)),
+        "methods": msgspec.to_builtins(planned),
         "seeds": config.seeds,
         "held_out": config.split,
         "evaluation": _in_force(settings, key, "evaluation", shared) | {"split": config.split},
@@ -127,4 +131,6 @@ def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
 def _in_force(
     settings: Settings, key: PartitionKey, asset: str, run: dict[str, dict[str, object]]
 ) -> dict[str, Any]:
-    return resolve(settings, ASSETS[asset], key, run.get(asset, {})).options.model_dump()
+    """Return the options of an asset, whose `max_length` follows that of the training rows."""
+    trained = resolve(settings, AdapterConfig, key, run.get(SFT_ADAPTER)).options.max_length
+    return resolve(settings, ASSETS[asset], key, run.get(asset), trained).options.model_dump()

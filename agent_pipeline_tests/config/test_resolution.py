@@ -186,6 +186,20 @@ class TestMaxLengthFollowsTheTrainingRows:
             assert resolved.options.max_length == length
             assert resolved.origins.get("max_length") != "sft_adapter.max_length"
 
+    def test_fingerprint(self, toml) -> None:
+        """A run with longer rows than the settings differs in its evaluation too."""
+        toml("[assets.sft_adapter]\nmax_length = 6000\n")
+        run = {"sft_adapter": {"max_length": 4096}}
+        sent = run | {"evaluation": {"max_length": 4096}}
+        followers = {
+            name: {"max_length": 4096}
+            for name, options in ASSETS.items()
+            if "max_length" in options.model_fields
+        }
+        settings = load_settings()
+        assert fingerprint(settings, SUPPORT, run) == fingerprint(settings, SUPPORT, sent)
+        assert fingerprint(settings, SUPPORT, run) == fingerprint(settings, SUPPORT, followers)
+
     def test_value_of_the_run(self, toml) -> None:
         toml("")
         resolved = resolve(load_settings(), EvaluationConfig, SUPPORT, {}, 4096)

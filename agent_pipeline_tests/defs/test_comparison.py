@@ -179,6 +179,27 @@ def test_a_random_coreset_differs_from_its_method_in_the_choice_of_rows_alone(la
 
 
 @pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (["sft_adapter.max_length=8192"], ""),
+        ([], "[methods.longer.assets.sft_adapter]\nmax_length = 8192\n"),
+    ],
+)
+def test_methods_are_measured_in_the_length_of_their_rows(
+    lake: Any, setting: list[str], text: str
+) -> None:
+    """Models that were trained on long rows were measured on prompts without their beginning."""
+    toml = Path("pipeline.toml").read_text(encoding="utf-8")
+    Path("pipeline.toml").write_text(toml + text, encoding="utf-8")
+    methods = ["A_baseline", *(["longer"] if text else [])]
+    plan = comparison(load_settings(), KEY, ComparisonConfig(methods=methods, settings=setting))
+    lengths = [plan[asset]["max_length"] for asset in ("evaluation", "episodes")]
+    steps = plan["methods"][-1]["assets"]
+    assert [*lengths, steps["dpo_adapter"]["max_length"]] == [8192] * 3
+    assert plan["methods"][0]["assets"]["sft_adapter"]["max_length"] == (512 if text else 8192)
+
+
+@pytest.mark.parametrize(
     ("methods", "options", "says"),
     [
         (["A_base"], {}, "There is no method 'A_base' to compare: did you mean A_baseline?"),

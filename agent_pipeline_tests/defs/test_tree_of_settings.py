@@ -1,6 +1,7 @@
 """The night, the shell and the UI take the same settings from `pipeline.toml`; a run says where each was set."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -10,13 +11,19 @@ from agent_pipeline.cli.runs import materialize
 from agent_pipeline.compute.artifact_cache import Recipe, build
 from agent_pipeline.compute.params import TrainParams, on_this_machine
 from agent_pipeline.compute.tasks import TASKS
-from agent_pipeline.config.assets import ASSETS, AdapterConfig
+from agent_pipeline.config.assets import ASSETS, AdapterConfig, EvaluationConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.jobs import RETRAIN
-from agent_pipeline.defs.run_config import config_by_group, run_config
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import (
+    config_by_asset,
+    config_by_group,
+    resolve_for_run,
+    run_config,
+)
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import read_chosen_rows
@@ -165,6 +172,27 @@ def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_
         "when_unjudged": ("train_unverified", own),
         "score_acceptable": (0.7, "this run"),
     }
+
+
+def test_a_length_that_the_launchpad_only_shows_is_not_followed(tree: Path) -> None:
+    """The evaluation was as long as the rows of other agents."""
+    tree.write_text(
+        "[assets.sft_adapter]\nmax_length = 6000\n"
+        '[agents."shop/intern".assets.sft_adapter]\nmax_length = 3000\n',
+        encoding="utf-8",
+    )
+    form = prefilled("sft_adapter")
+    for values, length in ((form, 3000), (form | {"max_length": 4000}, 4000)):
+        config = {"ops": config_by_asset({"sft_adapter": values})}
+        context = SimpleNamespace(
+            run=SimpleNamespace(run_config=config, tags={}),
+            op_execution_context=SimpleNamespace(op_config={}),
+            has_partition_key=True,
+            partition_key=str(KEY),
+            log=SimpleNamespace(info=print),
+        )
+        options, _ = resolve_for_run(context, Workspace(), EvaluationConfig)
+        assert options.max_length == length
 
 
 def test_a_run_names_the_settings_of_several_assets_too(bench: Bench, tree: Path) -> None:
