@@ -11,7 +11,12 @@ from agent_pipeline.config.settings import read_tools
 from agent_pipeline.config.starting_file import Choice, write_tables
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.readiness.base_choice import BaseChoice, propose_max_length
-from agent_pipeline.readiness.report import AgentReport, Readiness, TrainingOutlook
+from agent_pipeline.readiness.report import (
+    AgentReport,
+    MetricFacts,
+    Readiness,
+    TrainingOutlook,
+)
 from agent_pipeline.readiness.screen import WIDTH, describe_training
 
 JudgeChoice = Literal["labels", "model", "nobody"]
@@ -189,9 +194,10 @@ def propose_settings(agent: AgentReport) -> list[str]:
     choices = list(_propose_pattern(agent))
     judges, tokens = agent.judges, agent.contents.tokens
     if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
-        rules = dict.fromkeys(judges.undeclared_metrics, "higher")
-        comment = "Or lower, or a comparison such as '>= 0.8'."
-        choices.append(Choice(judged, "metrics", rules, comment))
+        choices += [
+            _choose_direction((*judged, "metrics"), name, facts)
+            for name, facts in judges.undeclared_metrics.items()
+        ]
     length = propose_max_length(tokens) if tokens and not tokens.is_estimate else 0
     if length > agent.max_length:
         choices.append(_choose_length(agent, length))
@@ -203,6 +209,29 @@ def propose_settings(agent: AgentReport) -> list[str]:
         )
         choices.append(Choice(("split",), "select", agent.outlook.share, comment))
     return list(write_tables(choices, WIDTH - len("  ")))
+
+
+def _choose_direction(table: tuple[str, ...], name: str, facts: MetricFacts) -> Choice:
+    """Return the setting of a metric whose direction only a person knows, as a comment.
+
+    The limits of scores fit values between 0 and 1. For other values, a comparison is shown.
+
+    Args:
+        table: The table of the metrics.
+        name: The name of the metric.
+        facts: The values of the metric.
+    """
+    known = f"From {facts.low:g} to {facts.high:g} in {facts.sessions:,} sessions"
+    if facts.low >= 0 and facts.high <= 1:
+        comment = f"{known}. If less is better: lower. Or a comparison, such as '>= 0.8'."
+        return Choice(table, name, "higher", comment, is_hint=True)
+    spread = facts.high - facts.low
+    most, least = facts.low + 0.2 * spread, facts.low + 0.8 * spread
+    comment = (
+        f"{known}: choose the limit. If less is better, '<= {most:.3g}' for example. The words "
+        "higher and lower are for values from 0 to 1."
+    )
+    return Choice(table, name, f">= {least:.3g}", comment, is_hint=True)
 
 
 def _propose_pattern(agent: AgentReport, is_hint: bool = False) -> Iterator[Choice]:

@@ -111,6 +111,6 @@ def _explain_metrics(contents: Contents, judges: Judges, key: PartitionKey) -> s
     )
     return (
         f"The store has metrics that could judge ({metrics}), but no setting says whether more is "
-        "better: choose one, and paste its line under `settings` into pipeline.toml. Or judge a "
-        f"sample with `agent-pipeline review {key}`."
+        "better: copy the table under `settings` into pipeline.toml, and remove the # before the "
+        f"metric that judges. Or judge a sample with `agent-pipeline review {key}`."
     )

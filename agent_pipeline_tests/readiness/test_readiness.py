@@ -14,6 +14,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.evaluation.tool_effects import DECLARED, READ_NAME
+from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.readiness.base_choice import choose_base
 from agent_pipeline.readiness.proposal import Answers, propose_choices
@@ -161,7 +162,24 @@ def test_metrics_without_a_direction_are_the_reason(tmp_path: Path) -> None:
     (blocker,) = agent.blockers
     assert blocker.kind == "unread_metrics"
     assert "feedback: 9 of 9 sessions, from 0 to 1" in blocker.sentence
-    assert any("feedback" in line for line in agent.settings)
+    assert '# feedback = "higher"' in agent.settings
+
+
+def test_metrics_are_proposed_one_by_one(tmp_path: Path) -> None:
+    """One line for all metrics said of each that more is better, also of a latency."""
+    values = [{"quality": n % 6, "latency_s": n + 0.5, "feedback": n % 2} for n in range(12)]
+    chats = [chat(f"s-{n}", f"find {n}", scores=scores) for n, scores in enumerate(values)]
+    lines = examine_one(write_chats(tmp_path / "c.jsonl", chats)).settings
+    text = "\n".join(lines)
+    judged = tomllib.loads(text)["agents"]["p/a"]["assets"]["judged_sessions"]
+    assert judged["metrics"] == {}, "only a person knows the direction"
+    rules = ['quality = ">= 4"', 'latency_s = ">= 9.3"', 'feedback = "higher"']
+    assert {f"# {rule}" for rule in rules} <= set(lines)
+    for rule in rules:
+        chosen = tomllib.loads(text.replace(f"# {rule}", rule))
+        metrics = chosen["agents"]["p/a"]["assets"]["judged_sessions"]["metrics"]
+        assert metrics == tomllib.loads(rule)
+        assert JudgingOptions(metrics=metrics).policy.metrics == metrics
 
 
 @pytest.mark.parametrize(("kept", "kinds"), [((), ["no_request"]), (("system",), [])])
