@@ -202,7 +202,9 @@ class Doctor:
         if self.uses_model:
             _ = self.training_machine  # is measured while the cores are free
         with ExaminationPool(self.settings.store, len(unknown)) as pool:
-            self._started = {key: pool.start(key, labels) for key, labels in unknown.items()}
+            with suppress(BrokenExecutor):  # `_examine` examines the other agents
+                for key, labels in unknown.items():
+                    self._started[key] = pool.start(key, labels)
             yield
         self._started = {}
 

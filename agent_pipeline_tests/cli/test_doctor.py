@@ -159,11 +159,20 @@ class TestManyAgents:
                 other, training=None
             )
 
-    def test_killed_process(self, many_agents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """If a process of the pool is killed, this process examines the sessions."""
+    @pytest.mark.parametrize("is_early", [False, True])
+    def test_killed_process(
+        self, many_agents: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool
+    ) -> None:
+        """If a process of the pool is killed, this process examines the sessions.
+
+        A pool whose process was killed early takes no further agents.
+        """
 
         class BrokenPool(ExaminationPool):
             def start(self, key: PartitionKey, labels: Labels) -> Callable[[], Examination]:
+                if is_early:
+                    raise BrokenProcessPool
+
                 def collect() -> Examination:
                     raise BrokenProcessPool
 
