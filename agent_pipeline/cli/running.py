@@ -1,5 +1,6 @@
 """The commands that run the graph: materialize, demo, dev and service."""
 
+import json
 import os
 import socket
 import sys
@@ -304,10 +305,27 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
 def require_judged_sessions(settings: Settings, key: PartitionKey) -> None:
     """Read and judge an agent's sessions if the lake does not have them yet.
 
-    A new user can then judge sessions right after `init`.
+    A new user can then judge sessions right after `init`. A language model is not asked, because it
+    may cost money.
     """
-    if not settings.open_lake().has("judged_sessions", key):
-        run(key, "+judged_sessions", [])
+    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.judging.options import JudgingOptions
+
+    if settings.open_lake().has("judged_sessions", key):
+        return
+    policy = resolve(settings, JudgingOptions, key).options.policy
+    values = []
+    if policy.has_judge("llm"):
+        free = ["+".join(group) for group in policy.groups if "llm" not in group]
+        values = [f"judged_sessions.decided_by={json.dumps(free)}"]
+        console.print(
+            f"note: The language model does not judge now. `{name_program()} materialize {key}` "
+            "asks it.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    run(key, "+judged_sessions", values)
 
 
 def _sample_store() -> Path:

@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     def make_item(self) -> Item:
         """Return the value as TOML. A regular expression stays readable, without escapes."""
-        if isinstance(self.value, str) and "\\" in self.value and "'" not in self.value:
+        if isinstance(self.value, str) and "\\" in self.value and fits_literal(self.value):
             return tomlkit.string(self.value, literal=True)
         if isinstance(self.value, dict):
             table = tomlkit.inline_table()
@@ -58,6 +58,11 @@ class Choice(msgspec.Struct, frozen=True):
             return table
         item: Item = tomlkit.item(self.value)
         return item
+
+
+def fits_literal(text: str) -> bool:
+    """Return whether TOML can write a text without escapes, as a literal string."""
+    return "'" not in text and text.isprintable()
 
 
 class KeptSetting(msgspec.Struct, frozen=True):

@@ -5,12 +5,18 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from agent_pipeline.cli import init as init_module
+from agent_pipeline.cli import running
 from agent_pipeline.cli.app import app
+from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.config.starting_file import Choice
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness import doctor as doctor_room
 from agent_pipeline.readiness.token_counts import BaseTokens
 from agent_pipeline_tests.readiness import examined
@@ -180,11 +186,50 @@ def test_settings_of_many_agents_are_named_once() -> None:
     )
 
 
-@pytest.mark.parametrize("value", ["a\\d+", "it's \\d", {"x": "higher", "y y": ">= 1"}, [1], 0.5])
+@pytest.mark.parametrize(
+    "value",
+    ["a\\d+", "it's \\d", "\\d\x00", "\\d\n\x7f\x85", {"x": "higher", "y y": ">= 1"}, [1], 0.5],
+)
 def test_lines_are_toml(value: object) -> None:
     """The metrics of an answer were once written as a table without braces."""
     choice = Choice((), "name", value)
     assert tomllib.loads(choice.line) == {"name": value}
+
+
+@given(st.text(st.sampled_from("\\'\"\x00\x1b\t\n\r\x7f\x85\u2028aé")))
+def test_every_text_is_toml(value: str) -> None:
+    assert tomllib.loads(Choice((), "name", value).line) == {"name": value}
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "values"),
+    [
+        (["label", "measures"], []),
+        (["label", "measures+llm"], ['judged_sessions.decided_by=["label"]']),
+        (["llm"], ["judged_sessions.decided_by=[]"]),
+    ],
+)
+def test_review_asks_no_paid_judge(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    decided_by: list[str],
+    values: list[str],
+) -> None:
+    """The first `review` sent every session to the language model without a question."""
+    text = f"[assets.judged_sessions]\ndecided_by = {json.dumps(decided_by)}\n"
+    (project / "pipeline.toml").write_text(text, encoding="utf-8")
+    runs: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(running, "run", lambda key, select, sets: runs.append((select, sets)))
+    running.require_judged_sessions(load_settings(), PartitionKey("p", "a"))
+    assert runs == [("+judged_sessions", values)]
+    assert ("language model" in capsys.readouterr().out) == bool(values)
+    if values:
+        assert not JudgingOptions(**overrides_of(values)).policy.has_judge("llm")
+
+
+def overrides_of(texts: list[str]) -> dict[str, object]:
+    return overrides(texts, {"judged_sessions"})["judged_sessions"]
 
 
 def test_metrics_need_a_direction() -> None:
