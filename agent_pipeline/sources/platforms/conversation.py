@@ -68,6 +68,10 @@ class Conversation:
     """Number of comparison keys before the answer of the last model call."""
     model_answers: list[ModelAnswer] = field(default_factory=list)
     """The model answers among the items, except for answers that a later call replaced."""
+    is_stored: bool = False
+    """True if a result came without its call, which only a service that stores calls can read."""
+    is_repeated: bool = False
+    """True if a call of a later trace repeated the conversation."""
     tools: list[Any] | None = None
     """The tools of the trained answers. None means that all calls that state tools agree."""
 

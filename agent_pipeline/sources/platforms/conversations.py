@@ -8,18 +8,22 @@ removed them. If an input is repeated, it is a repeated record or a retry, and t
 counts. A call that continues no conversation (of a sub-agent, a guard or a fork) begins a separate
 conversation.
 
-Some services store the conversation and receive only the new messages. The traces of a session are
-joined in this way only if no trace begins with an input that repeats an answer. If a trace does,
-the application repeats the conversation, so a call saw exactly its own input.
+Some services store the conversation and receive only the new messages. A result without its call is
+evidence of this: it continues the conversation in which its call is open. Other messages continue a
+conversation of the same agent, if such a result came before or if the system prompts are equal.
+Equal prompts are no evidence if a later trace of the agent begins with an input that repeats an
+answer: the application then repeats the conversation, so a call saw exactly its own input.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from os.path import commonprefix
 
 from agent_pipeline.sessions.chat import read_items
 from agent_pipeline.sessions.items import mark_cut_text, mark_unread
+from agent_pipeline.sources.formats.clock import mask_clock
 from agent_pipeline.sources.formats.model_calls import is_damaged, with_reason
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
@@ -41,24 +45,10 @@ from agent_pipeline.sources.platforms.tool_spans import (
     tool_items,
 )
 
-_MONTH = (
-    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
-    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
-)
-_CLOCK = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:z\b|[+-]\d\d:?\d\d)?"
-    r"|\b\d{1,4}([./-])\d{1,2}\1\d{1,4}\b"
-    r"|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s*[ap]\.?m\b\.?)?|\b\d{1,2}\s*[ap]\.?m\b\.?"
-    rf"|(?:\b\d{{1,2}}(?:st|nd|rd|th)?\.?\s+(?:of\s+)?)?\b{_MONTH}"
-    r"(?:\s+\d{1,2}(?:st|nd|rd|th)?\b)?(?:,?\s+\d{4}\b)?"
-    r"|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
-    r"|\b(?:19|20)\d\d\b|\b1[4-9]\d{8}(?:\d{3}|\.\d+)?\b|\d{1,4}\s*[年月日時时分秒]",
-    re.IGNORECASE,
-)
-"""Pattern of dates and times, which many agents write into every system prompt.
+Agent = tuple[str, ...]
+"""The system prompt of an agent, without dates, times and other numbers."""
 
-Other numbers are not a clock: an answer may rest on a balance or a limit in the prompt.
-"""
+_NUMBER = re.compile(r"\d+")
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
@@ -87,7 +77,7 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """Return the conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
-    may_be_stored = not _traces_repeat_answers(calls)
+    repeating = _repeating_agents(calls)
     # If all inputs are hidden, an answer lacks its question. If some calls have inputs, calls
     # without an input may be the tokens of a stream.
     unasked: list[object] = (
@@ -102,21 +92,33 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
             system,
             request_items,
             read_items([*request, *call.answered])[len(request) :],
-            may_be_stored,
+            repeating,
         )  # the messages before an answer help to read it
     for conversation in conversations:
         keep_one_tool_set(conversation)
     return conversations
 
 
-def _traces_repeat_answers(calls: Iterable[Span]) -> bool:
-    """Return whether the first request of any later trace repeats an answer."""
-    traces: set[str] = set()
+def _repeating_agents(calls: Iterable[Span]) -> set[Agent]:
+    """Return the agents of which a later trace begins with a request that repeats an answer.
+
+    The other calls of a trace, such as a title, say nothing about the agent.
+    """
+    repeating: set[Agent] = set()
+    traces: dict[Agent, set[str]] = defaultdict(set)
     for call in calls:
-        if traces and call.trace not in traces and _repeats_an_answer(read_items(call.prompt)):
-            return True
-        traces.add(call.trace)
-    return False
+        system, request_items = split_head(read_items(call.prompt))
+        agent = _agent_of(system)
+        if call.trace not in traces[agent]:
+            if traces[agent] and _repeats_an_answer(request_items):
+                repeating.add(agent)
+            traces[agent].add(call.trace)
+    return repeating
+
+
+def _agent_of(system: Items) -> Agent:
+    """Return what the system prompts of one agent have in common: the text without numbers."""
+    return tuple(_NUMBER.sub("0", text) for text in _without_clock(system))
 
 
 def _repeats_an_answer(request: Items) -> bool:
@@ -141,11 +143,11 @@ def _place(
     system: Items,
     request_items: Items,
     answered: Items,
-    may_be_stored: bool,
+    repeating: Set[Agent],
 ) -> None:
     """Add a model call to the conversation that it continues, or start a new conversation.
 
-    `may_be_stored` is true if the service may store the conversation.
+    `repeating` are the agents whose application repeats the conversation.
     """
     keys = [key for key in map(key_of, request_items) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
@@ -156,6 +158,8 @@ def _place(
     ]
     if continued:
         count, index = max(continued)
+        if call.trace != conversations[index].calls[-1].trace:
+            conversations[index].is_repeated = True
         _go_on(conversations[index], call, system, _after(request_items, count), answered)
         return
     alike = [
@@ -189,12 +193,12 @@ def _place(
             _cut(conversation, same)
             _go_on(conversation, call, system, _after(request_items, same), answered)
             return
-    if may_be_stored and not _repeats_an_answer(request_items):
-        earlier = _next_part(conversations, call, system, request_items)
-        if earlier is not None:
-            _go_on(earlier, call, system, request_items, answered)
-            return
-    branch = Conversation()
+    earlier = _next_part(conversations, call, system, request_items, repeating)
+    if earlier is not None:
+        earlier.is_stored |= _is_part(request_items)
+        _go_on(earlier, call, system, request_items, answered)
+        return
+    branch = Conversation(is_stored=_is_part(request_items))
     request_items = _without_copies(conversations, branch, request_items)
     conversations.append(branch)
     _go_on(branch, call, system, request_items, answered)
@@ -244,37 +248,63 @@ def _go_on(
 
 
 def _next_part(
-    conversations: list[Conversation], call: Span, system: Items, request_items: Items
+    conversations: list[Conversation],
+    call: Span,
+    system: Items,
+    request_items: Items,
+    repeating: Set[Agent],
 ) -> Conversation | None:
     """Return the conversation that a call continues although the call repeats none of its items.
 
     This happens if the service stores the conversation and receives only the new messages. A result
     continues the conversation with its call. Other messages continue a conversation with the same
-    system prompt, because a title or a summary is often written without it. They need no system
-    prompt if a result came alone before, which shows that the service stores the conversation.
+    system prompt, because a title or a summary is often written without it. If a result came alone
+    before, the service stores the conversation: the messages then need no system prompt, or one
+    with another date or time.
     """
     if request_items and request_items[0].kind == "function_call_output":
-        waiting = {
-            index: {item.call_id for item in open_calls(conversation.items)}
-            for index, conversation in enumerate(conversations)
-        }
-        indices = [index for index in reversed(waiting) if waiting[index]]
-        named = [index for index in indices if request_items[0].call_id in waiting[index]]
-        return next((conversations[index] for index in (*named, *indices)), None)
-    for conversation in reversed(conversations):
-        is_same_agent = len(conversation.system) == len(system) and _differs_by_clock(
-            conversation.system, system
+        waiting = [
+            (conversation, {item.call_id for item in open_calls(conversation.items)})
+            for conversation in reversed(conversations)
+        ]
+        result_id = request_items[0].call_id
+        named = [conversation for conversation, ids in waiting if result_id and result_id in ids]
+        named.sort(key=lambda conversation: not _same_system(conversation.system, system))
+        if named:
+            return named[0]
+        if _repeats_an_answer(request_items):
+            return None
+        return next(
+            (
+                conversation
+                for conversation, ids in waiting
+                if ids and _agent_of(conversation.system) not in repeating
+            ),
+            None,
         )
-        if not system and any(_is_part(earlier) for earlier in conversation.calls):
-            is_same_agent = True
-        if is_same_agent and conversation.calls[-1].trace != call.trace:
+    if _repeats_an_answer(request_items):
+        return None
+    is_repeating = _agent_of(system) in repeating
+    for conversation in reversed(conversations):
+        if conversation.calls[-1].trace == call.trace:
+            continue
+        if conversation.is_stored:
+            is_same_agent = not system or _differs_by_clock(conversation.system, system)
+        else:
+            is_same_agent = (
+                not is_repeating
+                and not conversation.is_repeated
+                and list(map(key_of, conversation.system)) == list(map(key_of, system))
+            )
+        if is_same_agent:
             return conversation
     return None
 
 
-def _is_part(call: Span) -> bool:
+def _is_part(request_items: Items) -> bool:
     """Return whether a request begins with a result, whose call only the service knows."""
-    return [item.kind for item in read_items(call.prompt[:1])] == ["function_call_output"]
+    is_result = bool(request_items) and request_items[0].kind == "function_call_output"
+    return is_result and not _repeats_an_answer(request_items)
 
 
 def _continued(earlier: list[object], request_keys: list[object]) -> int:
@@ -324,9 +354,11 @@ def _same_system(left: Items, right: Items) -> bool:
 
 def _differs_by_clock(left: Items, right: Items) -> bool:
     """Return whether two system prompts differ at most in dates and times."""
-    return [_CLOCK.sub("0", item.text) for item in left] == [
-        _CLOCK.sub("0", item.text) for item in right
-    ]
+    return _without_clock(left) == _without_clock(right)
+
+
+def _without_clock(system: Items) -> tuple[str, ...]:
+    return tuple(mask_clock(item.text) for item in system)
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:

@@ -284,6 +284,96 @@ def test_title_in_another_trace() -> None:
     ]
 
 
+def called(call_id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def result_of(call_id: str, text: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+@pytest.mark.parametrize("later", ["Now 10:15", "Now 10:20"])
+def test_requests_of_a_stateless_agent(later: str) -> None:
+    """Two requests are no conversation only because their prompts differ in the time.
+
+    Equal prompts are the only sign that a recorder of a stored conversation may leave.
+    """
+    calls = [
+        model_call(0, [said("system", "Now 10:15"), said("user", "Reset my password")], "a", "t1"),
+        model_call(1, [said("system", later), said("user", "Cancel order 5")], "b", "t2"),
+    ]
+    assert len(conversations_of(calls)) == (1 if later == "Now 10:15" else 2)
+
+
+@pytest.mark.parametrize("later", ["Now 10:15", "Now 10:20"])
+def test_stored_conversation_with_a_clock(later: str) -> None:
+    """A result that came alone is evidence that the service stores the conversation."""
+    first = model_call(0, [said("system", "Now 10:15"), said("user", "weather?")], None, "t1")
+    first.answered = [called("c1")]
+    calls = [
+        first,
+        model_call(1, [said("system", later), result_of("c1", "sun")], "sunny", "t1"),
+        model_call(2, [said("system", later), said("user", "and tomorrow?")], "rain", "t2"),
+    ]
+    (conversation,) = conversations_of(calls)
+    assert words(conversation.items) == ["weather?", "{}", "sun", "sunny", "and tomorrow?", "rain"]
+
+
+@pytest.mark.parametrize("system", [[], [said("system", "You know the weather.")]])
+def test_title_of_a_stored_conversation(system: list[dict[str, Any]]) -> None:
+    """A title call whose input holds an answer does not separate the calls of the agent.
+
+    "rain" was trained without the question before it, and no damage said so.
+    """
+    first = model_call(0, [*system, said("user", "weather?")], None, "t1")
+    first.answered = [called("c1")]
+    transcript = [
+        said("user", "weather?"),
+        said("assistant", "It is sunny."),
+        said("user", "Title"),
+    ]
+    calls = [
+        first,
+        model_call(1, [*system, result_of("c1", "sun")], "sunny", "t1"),
+        model_call(2, [*system, said("user", "and tomorrow?")], "rain", "t2"),
+        model_call(3, transcript, "Weather", "t3"),
+    ]
+    conversation, title = conversations_of(calls)
+    assert words(conversation.items) == ["weather?", "{}", "sun", "sunny", "and tomorrow?", "rain"]
+    assert words(title.items)[-1] == "Weather"
+
+
+@pytest.mark.parametrize("has_result", [False, True])
+def test_title_beside_an_agent_with_a_prompt(has_result: bool) -> None:
+    """Whether an application repeats the conversation is decided for each agent."""
+    system = said("system", "You sell spades.")
+    transcript = [said("user", "a"), said("assistant", "b"), said("user", "Title")]
+    calls = [
+        model_call(0, [system, said("user", "a")], "b", "t1"),
+        model_call(1, [said("system", "You write titles."), said("user", "x")], "X", "t1"),
+        model_call(2, [said("system", "You write titles."), *transcript], "Spades", "t2"),
+        model_call(3, [system, said("user", "c")], "d", "t3"),
+    ]
+    if has_result:
+        calls[0].answered = [called("c1")]
+        calls[3].prompt = [result_of("c1", "x")]
+    assert len(conversations_of(calls)[0].calls) == 2
+
+
+def test_fork_in_another_trace_of_an_agent_with_changing_prompts() -> None:
+    """The application repeats the conversation, although each prompt counts the messages."""
+    told = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    calls = [
+        model_call(0, [said("system", "1 unread message"), told[0]], "b", "t1"),
+        model_call(1, [said("system", "2 unread messages"), *told], "d", "t2"),
+        model_call(2, [said("system", "1 unread message"), said("user", "e")], "f", "t3"),
+    ]
+    assert [words(conversation.items) for conversation in conversations_of(calls)] == [
+        ["a", "b", "c", "d"],
+        ["e", "f"],
+    ]
+
+
 @pytest.mark.parametrize(("step", "place"), [("c1", 0), ("c2", 1)])
 def test_result_of_a_stored_conversation(step: str, place: int) -> None:
     """A result that a service gets alone goes to the conversation with its call."""
@@ -501,6 +591,21 @@ def test_model_calls_without_text_between_a_runs_question_and_answer() -> None:
         ("Order 4711", "Order 4712", False),
         ("Cart: 2 items", "Cart: 12 items", False),
         ("Version 1.2", "Version 1.3", False),
+        ("Balance 2000 points", "Balance 1950 points", False),
+        ("Version 1.2.3", "Version 1.2.4", False),
+        ("Seats 1-2-3", "Seats 1-2-4", False),
+        ("You may 5 times ask", "You may 6 times ask", False),
+        ("Month: June\n5 items", "Month: June\n6 items", False),
+        ("余额100分", "余额90分", False),
+        ("Updated 10:15:00, 2000 points", "Updated 10:15:00, 1950 points", False),
+        ("Today is May 5, 2024", "Today is May 6", True),
+        ("Mon Jun  3 10:15:00 UTC 2024", "Tue Jun  4 09:15:00 UTC 2025", True),
+        ("Date: 3/14/2024 3 PM", "Date: 12/31/2025 11 PM", True),
+        ("Heute ist der 3. Juni 2024", "Heute ist der 14. März 2025", True),
+        ("Nous sommes le 3 août 2024", "Nous sommes le 4 février 2024", True),
+        ("Hoy es 3 de junio de 2024", "Hoy es 4 de mayo de 2025", True),
+        ("20240603T101500Z", "20240604T091501Z", True),
+        ("2024-06-03 10:15 AM", "2024-06-03 9:15 PM", True),
     ],
 )
 def test_clock_in_a_system_prompt(first: str, later: str, is_clock: bool) -> None:
