@@ -112,6 +112,10 @@ _ABOUT_CALLS = {
     *("cache_control", "extra_content", "metadata", "extras", "_meta", "callProviderMetadata"),
     *("thought", "thoughtSignature", "thought_signature", "signature", "timestamp"),
     *("created_by", "view", "title", "error", "parse_error", "approval", "usage"),
+    *("description", "tool_description", "display_name", "displayName", "timestamps"),
+    *("created_at", "createdAt", "updated_at", "updatedAt", "started_at", "startedAt"),
+    *("ended_at", "endedAt", "finished_at", "finishedAt", "completed_at", "completedAt"),
+    *("start_time", "startTime", "end_time", "endTime"),
 }
 """Fields of a call or a result that hold neither arguments nor an output."""
 _TOOL_FIELDS = ("name", "toolName", "tool_name")
@@ -216,7 +220,8 @@ def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
     text = _read_arguments(fields, call)
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
-    if not text and (strange := _list_strange_fields(fields) or _list_strange_fields(call)):
+    has_arguments = not fields.keys().isdisjoint(_ARGUMENT_FIELDS)
+    if not text and not has_arguments and (strange := _list_strange_fields(fields, call)):
         return mark_unread(f"call with {' '.join(strange)}")
     return Item(
         "function_call",
@@ -304,7 +309,8 @@ def read_result(call_id: str, output: object, failed: bool = False, tool: str = 
 def read_result_block(block: JsonObject) -> Item:
     """Return the tool result in a block that names its call."""
     output = pick_first(block, _OUTPUT_FIELDS)
-    if output is None and (strange := _list_strange_fields(block)):
+    has_output = any(name in block for name in _OUTPUT_FIELDS if name != "error")
+    if output is None and not has_output and (strange := _list_strange_fields(block)):
         return mark_unread(f"{UNREAD_RESULT} with {' '.join(strange)}")
     failed = is_marked_failed(block)
     if isinstance(output, dict) and _is_ai_sdk_output(output):
@@ -319,11 +325,17 @@ def read_result_block(block: JsonObject) -> Item:
     )
 
 
-def _list_strange_fields(record: JsonObject) -> list[str]:
-    """Return the fields that may hold the content of a call or a result without known content."""
+def _list_strange_fields(*records: JsonObject) -> list[str]:
+    """Return the fields that may hold the content of a call or a result.
+
+    Args:
+        records: The call or the result, and its inner objects. Their known fields have no content;
+            an empty field is known content (`arguments: ""`), so such records are not passed.
+    """
     known = {*_ABOUT_CALLS, *_ARGUMENT_FIELDS, *_OUTPUT_FIELDS}
     return [
         replace_surrogates(str(name))
+        for record in records
         for name, value in record.items()
         if name not in known and isinstance(value, str | list | dict) and value
     ]

@@ -4,16 +4,19 @@ All readers use this module. Calls are paired with their results **by position**
 dictionary of ids, because real logs reuse ids, leave them empty, and reorder results. A result
 answers the open call of its turn that has the same id. A result without an id may name its tool, as
 Gemini's results do; it answers the oldest open call of this tool. If there is no such call, the
-result answers the oldest open call, which is a guess if the result names an id or a tool.
+result answers the oldest open call. This is a guess if the result names an id, a tool that the turn
+also called, or a tool of the session although several calls are open.
 
 Each kind of damage (`damage.DAMAGE_KINDS`) is counted, and a policy decides how it is treated:
 curation drops the session (its table row stays), the turn is removed, the damage is repaired, or it
 is kept. Finding repetitions belongs to `repeats`, and repairing arguments to `json_text`.
 """
 
+import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from agent_pipeline.sessions.damage import (
     DEFAULT_REPAIR_POLICY,
@@ -61,7 +64,8 @@ def repair_session(session: Session, policy: RepairPolicy = DEFAULT_REPAIR_POLIC
 
     `broken` is set if the policy drops the session because of its damage.
     """
-    chat = repair_messages(session.messages, session.reasoning, policy)
+    offered = {tool["function"].get("name", "") for tool in session.tools}
+    chat = repair_messages(session.messages, session.reasoning, policy, offered)
     session.messages, session.reasoning = chat.messages, chat.reasoning
     if chat.skipped:
         session.skipped = dict(Counter(session.skipped) + chat.skipped)
@@ -79,6 +83,7 @@ def repair_messages(
     messages: list[Message],
     reasoning: Sequence[Thought] = (),
     policy: RepairPolicy = DEFAULT_REPAIR_POLICY,
+    offered: Collection[str] = (),
 ) -> RepairedChat:
     """Repair the messages of one session.
 
@@ -90,6 +95,7 @@ def repair_messages(
         messages: The messages of the record. The list stays as it is.
         reasoning: The thoughts before the messages.
         policy: The action for each kind of damage.
+        offered: The names of the tools that were offered to the agent.
 
     Returns:
         The repaired chat. If the messages have no damage, it contains the same list.
@@ -102,11 +108,11 @@ def repair_messages(
         if policy[kind] in ("keep", "drop_session"):
             damage = Counter({kind: _count_trailing(messages, last_role)})
             return RepairedChat(messages, list(reasoning), damage)
-    chat = _RepairPass(messages, reasoning, policy).run()
+    chat = _RepairPass(messages, reasoning, policy, offered).run()
     damage = Counter(chat.damage)
     while chat.messages != messages:
         messages, skipped = chat.messages, chat.skipped
-        chat = _RepairPass(messages, chat.reasoning, policy).run()
+        chat = _RepairPass(messages, chat.reasoning, policy, offered).run()
         for kind, count in chat.damage.items():
             if policy[kind] in ("repair", "drop_turn"):
                 # the last pass repaired the earlier damage, so this damage is new
@@ -168,6 +174,11 @@ class _Call:
         """Return the name of the called tool."""
         return self.repaired["function"]["name"]
 
+    @property
+    def bare_tool(self) -> str:
+        """Return the name of the called tool without its namespace."""
+        return _drop_namespace(self.tool)
+
 
 @dataclass(eq=False)
 class _Result:
@@ -179,6 +190,7 @@ class _Result:
         tool: The tool that the record names, or an empty text. Only results without an id have it.
         calls_before: Number of calls before the result.
         call: The call that the result answers.
+        is_only_choice: Whether no other call was open that the result could answer.
     """
 
     entry: _Entry
@@ -186,6 +198,12 @@ class _Result:
     tool: str
     calls_before: int
     call: _Call | None = None
+    is_only_choice: bool = False
+
+    @property
+    def bare_tool(self) -> str:
+        """Return the name of the tool without its namespace."""
+        return _drop_namespace(self.tool)
 
 
 class _RepairPass:
@@ -195,9 +213,14 @@ class _RepairPass:
     """
 
     def __init__(
-        self, messages: list[Message], reasoning: Sequence[Thought], policy: RepairPolicy
+        self,
+        messages: list[Message],
+        reasoning: Sequence[Thought],
+        policy: RepairPolicy,
+        offered: Collection[str] = (),
     ) -> None:
         self._messages = messages
+        self._offered = offered
         self._reasoning = reasoning
         self._policy = policy
         self._damage: Counter[str] = Counter()
@@ -302,11 +325,12 @@ class _RepairPass:
         calls, results = self._list_calls(), self._list_results()
         _answer_calls(calls, results, _key_by_turn_and_id)
         _answer_calls(calls, results, _key_by_turn_and_tool)
+        _answer_calls(calls, results, _key_by_turn_and_bare_tool)
         _answer_calls(calls, results, _key_by_turn)
         for result in results:
             if result.call is None:
                 self._count("orphan_output", result.entry)
-            elif result.tool and result.tool != result.call.tool:
+            elif _is_guess(result, result.call, calls, self._offered):
                 self._count("mismatched_call_id", result.entry)
             elif not (result.id and result.call.id):
                 self._count("empty_call_id", result.entry)
@@ -484,6 +508,11 @@ def _key_by_turn_and_tool(entry: _Call | _Result) -> Hashable:
     return (entry.entry.turn, entry.tool) if entry.tool else None
 
 
+def _key_by_turn_and_bare_tool(entry: _Call | _Result) -> Hashable:
+    """Return the turn and the tool without its namespace, or None without a tool."""
+    return (entry.entry.turn, entry.bare_tool) if entry.tool else None
+
+
 def _key_by_turn(entry: _Call | _Result) -> Hashable:
     """Return the turn of a call or a result as the key."""
     return entry.entry.turn
@@ -507,8 +536,36 @@ def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey
             continue
         candidates = open_calls[key]
         if candidates and candidates[0].position < result.calls_before:
+            others = (call for call in candidates if call.position < result.calls_before)
+            result.is_only_choice = len(list(islice(others, 2))) == 1
             result.call = candidates.popleft()
             result.call.result = result
+
+
+def _is_guess(result: _Result, call: _Call, calls: Iterable[_Call], offered: Iterable[str]) -> bool:
+    """Return whether the tool that a result names shows that its call may be another one.
+
+    A name that is no tool (`tool`) says nothing about the call.
+
+    Args:
+        result: The result.
+        call: The call that the result answers.
+        calls: All calls.
+        offered: The names of the tools that were offered to the agent.
+    """
+    if not result.tool or result.tool == call.tool:
+        return False
+    namesakes = [other for other in calls if other.bare_tool == result.bare_tool]
+    if any(other.entry.turn == call.entry.turn and other.tool != call.tool for other in namesakes):
+        return not (result.bare_tool == call.bare_tool and result.is_only_choice)
+    if result.bare_tool == call.bare_tool or result.is_only_choice:
+        return False
+    return bool(namesakes) or result.bare_tool in map(_drop_namespace, offered)
+
+
+def _drop_namespace(tool: str) -> str:
+    """Return the name of a tool without its namespace: `functions.search` becomes `search`."""
+    return re.split(r"[./:]", tool)[-1] or tool
 
 
 def _is_sound(messages: list[Message]) -> bool:

@@ -118,8 +118,52 @@ def test_calls_of_one_tool() -> None:
 
 
 def test_result_of_another_tool() -> None:
-    """A result of a tool that was not called is damage, because its call is a guess."""
-    chat = repaired([*chat_calls(["clock"]), *function_messages(["news"])])
+    """A result of an offered tool that was not called is damage, if its call is a guess."""
+    chat = repaired([*chat_calls(["clock", "rates"]), *function_messages(["news", "weather"])])
+    assert chat.damage.keys() == {"empty_call_id"}
+    history = read_chat([*chat_calls(["clock", "rates"]), *function_messages(["news", "rates"])])
+    offered = repair_messages(history.messages, offered=TOOLS)
+    assert not offered.damage["mismatched_call_id"]
+    history = read_chat([*chat_calls(["clock", "rates"]), *function_messages(["news", "weather"])])
+    assert repair_messages(history.messages, offered=TOOLS).damage["mismatched_call_id"] == 1
+
+
+def test_result_that_is_recorded_twice() -> None:
+    """The second result of one tool is no result of another tool, although only its call is open."""
+    chat = repaired([*chat_calls(["clock", "rates"]), *function_messages(["rates", "rates"])])
+    assert chat.damage["mismatched_call_id"] == 1
+
+
+@given(st.lists(st.sampled_from(TOOLS), min_size=1, max_size=4), st.sampled_from(["tool", "bot"]))
+def test_name_that_is_no_tool(called: list[str], name: str) -> None:
+    """Some logs write a word instead of the tool, so the results are paired by position."""
+    results = [{"role": "tool", "name": name, "content": text(tool)} for tool in called]
+    chat = repaired([*chat_calls(called), *results])
+    assert chat.damage.keys() == {"empty_call_id"}
+    assert [m["content"] for m in chat.messages if m["role"] == "tool"] == list(map(text, called))
+
+
+@given(st.permutations(TOOLS), st.permutations(TOOLS), st.booleans())
+def test_namespaces(called: list[str], order: list[str], is_on_result: bool) -> None:
+    """A call of `functions.search` is answered by a result of `search`."""
+    calls = chat_calls(called if is_on_result else [f"functions.{tool}" for tool in called])
+    results = function_messages(order)
+    for result in results:
+        result["name"] = f"default_api:{result['name']}" if is_on_result else result["name"]
+    chat = repaired([*calls, *results])
+    assert {name.split(".")[-1]: output for name, output in pairs(chat).items()} == {
+        tool: text(tool) for tool in TOOLS
+    }
+    assert chat.damage.keys() == {"empty_call_id"}
+
+
+def test_one_name_in_two_namespaces() -> None:
+    """A name without its namespace is a guess if two tools have it."""
+    tools = ["a.search", "b.search"]
+    assert pairs(repaired([*chat_calls(tools), *function_messages(tools[::-1])])) == {
+        tool: text(tool) for tool in tools
+    }
+    chat = repaired([*chat_calls(tools), *function_messages(["search", "search"])])
     assert chat.damage["mismatched_call_id"] == 1
 
 

@@ -207,6 +207,35 @@ def test_unknown_field_of_a_result(name: str, content: Any) -> None:
     assert read_chat([QUESTION, {"role": "tool", "parts": [part]}]).damage["unread"] == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"function": {"name": "list", "arguments": "", "description": "Lists files"}},
+        {"function": {"name": "list", "description": "Lists files"}, "createdAt": "2026-01-01"},
+        {"name": "list", "args": None, "note": "x"},
+    ],
+)
+def test_call_with_known_content(call: dict[str, Any]) -> None:
+    """Empty arguments are known, and so are descriptions and times."""
+    message = {"role": "assistant", "content": "", "tool_calls": [{"id": "c1"} | call]}
+    assert not read_chat([QUESTION, message]).damage
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"createdAt": "2026-01-01"}, {"content": None, "note": "x"}, {"output": "", "n": "x"}],
+)
+def test_result_with_known_content(fields: dict[str, Any]) -> None:
+    part = {"type": "tool-result", "toolCallId": "c1", "toolName": "rm"} | fields
+    chat = read_chat([QUESTION, {"role": "tool", "content": [part]}])
+    assert not chat.damage and chat.messages[-1]["content"] == ""
+
+
+def test_result_with_an_unknown_field_beside_its_error() -> None:
+    part = {"type": "tool-result", "toolCallId": "c1", "error": None, "answer": "x"}
+    assert read_chat([QUESTION, {"role": "tool", "content": [part]}]).damage["unread"] == 1
+
+
 def test_hosted_tool_of_opentelemetry() -> None:
     """The GenAI conventions put the content of a hosted tool into an object of its own."""
     parts = [
