@@ -29,7 +29,7 @@ from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve, serve_champion
-from agent_pipeline.promotion.comparison import make_compare_params
+from agent_pipeline.promotion.comparison import DecidingWorld, make_compare_params
 from agent_pipeline.promotion.next_steps import held_out_tasks
 from agent_pipeline.promotion.sanity_questions import choose_other_turns
 from agent_pipeline.reports.episode_report import Share, read_episode_report
@@ -238,7 +238,12 @@ def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluat
     )
     with pytest.raises(DataError, match="older version"):
         make_compare_params(
-            lake, KEY, lake.latest("evaluation", KEY), lake.latest("gguf_export", KEY), None
+            lake,
+            KEY,
+            lake.latest("evaluation", KEY),
+            lake.latest("gguf_export", KEY),
+            None,
+            DecidingWorld(),
         )
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
     shown = CliRunner().invoke(app, ["report", str(KEY)])

@@ -246,7 +246,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
             "reading": reading,
             "split": settings.split.shares,
             "llama_cpp": settings.llama_cpp,
-            "world": settings.world(key),
+            "world": settings.episodes_world(key),
             "train": settings.chain(key),
             **judged,
             **({"preconditions": preconditions} if preconditions else {}),

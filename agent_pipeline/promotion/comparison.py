@@ -10,6 +10,7 @@ from typing import TypedDict
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision import SanityAnswer
@@ -64,13 +65,44 @@ class Comparison:
     same_base: bool = True
 
 
+@dataclass(frozen=True)
+class DecidingWorld:
+    """The world in which an export must have played, so that a decision uses its episodes.
+
+    Attributes:
+        world: `package.module:Class` or `replayed`; empty if a decision uses no episodes.
+        task_kinds: The kinds of tasks that are replayed; empty for all kinds.
+    """
+
+    world: str = ""
+    task_kinds: tuple[str, ...] = ()
+
+    def find_episodes(self, lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
+        """Return the last episodes of an export, or None if they are not from this world.
+
+        The proof of the replayed world is made again each night. If it does not hold any more, or
+        holds for other kinds of tasks, earlier episodes prove nothing.
+        """
+        if not self.world:
+            return None
+        episodes = own_episodes(lake, key, export)
+        made_from = episodes.manifest["made_from"] if episodes else {}
+        is_same = (
+            made_from.get("world") == self.world
+            and set(made_from.get("task_kinds", ())) == set(self.task_kinds)
+            # Older versions did not count the tasks that they left out.
+            and (self.world != REPLAYED or "not_played" in made_from)
+        )
+        return episodes if is_same else None
+
+
 def make_compare_params(
     lake: Lake,
     key: PartitionKey,
     evaluation: Artifact,
     candidate: Artifact,
     champion: Artifact | None,
-    world: str = "",
+    deciding_world: DecidingWorld,
 ) -> dict[str, object]:
     """Return the parameters of the task `compare`.
 
@@ -83,12 +115,12 @@ def make_compare_params(
         evaluation: The candidate's evaluation.
         candidate: The candidate, an export.
         champion: The champion, if there is one.
-        world: The agent's world, `package.module:Class`; empty if it has none.
+        deciding_world: The world of the episodes that the decision uses.
 
     Raises:
         DataError: The evaluation belongs to another adapter than the candidate's, or an older
-            version wrote it, the candidate has not played in the agent's world, or the champion's
-            adapter does not exist anymore.
+            version wrote it, the candidate has not played in the agent's own world, or the
+            champion's adapter does not exist anymore.
     """
     read_text(evaluation, ROW_LOSSES)
     adapter = evaluation.manifest["made_from"]["adapter"]
@@ -97,15 +129,16 @@ def make_compare_params(
             f"The evaluation of {key} measured another adapter than the adapter in its export: "
             "materialize `evaluation` and `gguf_export` again."
         )
-    episodes = own_episodes(lake, key, candidate.identity)
-    made_from = episodes.manifest["made_from"] if episodes else {}
-    if world and made_from.get("world") != world:
+    world = deciding_world.world
+    episodes = deciding_world.find_episodes(lake, key, candidate.identity)
+    if not episodes and world not in ("", REPLAYED):
         raise DataError(
             f"The export {candidate.identity[:16]} of {key} has no episodes in the world {world}: "
             "materialize `episodes` again."
         )
     play = None
     if episodes and champion:
+        made_from = episodes.manifest["made_from"]
         play = {
             "world": made_from["world"],
             "config": made_from["config"],
@@ -125,7 +158,12 @@ def make_compare_params(
 
 
 def read_comparison(
-    lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: CompareResult
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    result: CompareResult,
+    deciding_world: DecidingWorld,
 ) -> Comparison:
     """Return the artifacts that the task `compare` made, together with the candidate's artifacts.
 
@@ -135,6 +173,7 @@ def read_comparison(
         evaluation: The candidate's evaluation on the split `test`.
         candidate: The candidate, an export.
         result: The result of the task `compare`.
+        deciding_world: As in `make_compare_params`.
 
     Raises:
         DataError: An artifact does not exist anymore.
@@ -157,7 +196,7 @@ def read_comparison(
         ),
         test=(evaluation, find("evaluation", result["champion_on_test"])),
         episodes=(
-            own_episodes(lake, key, candidate.identity),
+            deciding_world.find_episodes(lake, key, candidate.identity),
             find("episodes", result["champion_episodes"]),
         ),
         sanity_answers=tuple(decode_json(answers, list[SanityAnswer])),

@@ -5,7 +5,7 @@ two steps, the error budget is not used twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from agent_pipeline.promotion.approval import Approver, may_promote_itself
 from agent_pipeline.promotion.comparison import (
     CompareResult,
     Comparison,
+    DecidingWorld,
     make_compare_params,
     read_comparison,
 )
@@ -49,13 +50,13 @@ class PromotionSettings:
         policy: The limits of the rules.
         approve: Whether a winning candidate waits for a person.
         probation_nights: The number of nights that the probation of a new champion lasts.
-        world: The agent's world; empty if it has none.
+        deciding_world: The world of the episodes that decisions use.
     """
 
     policy: PromotionPolicy
     approve: Approver
     probation_nights: int
-    world: str = ""
+    deciding_world: DecidingWorld = field(default_factory=DecidingWorld)
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,9 @@ def decide_night(
     is_champion = champion is not None and champion.identity == candidate.identity
     decided = None
     if not was_rolled_back and not is_champion:
-        params = make_compare_params(lake, key, evaluation, candidate, champion, settings.world)
-        compared = read_comparison(lake, key, evaluation, candidate, compare(params))
+        world = settings.deciding_world
+        params = make_compare_params(lake, key, evaluation, candidate, champion, world)
+        compared = read_comparison(lake, key, evaluation, candidate, compare(params), world)
         entry = decide_and_promote(lake, key, candidate, champion, compared, settings, who)
         page = write_decision_page(lake, key, candidate, champion, compared, entry)
         decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion)

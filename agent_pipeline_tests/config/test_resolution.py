@@ -378,6 +378,8 @@ def test_without_a_file_saving_makes_one(tmp_path: Path, monkeypatch: pytest.Mon
         'task_pattern = "x"',
         'llama_cpp = "/opt/llama.cpp"',
         '[agents."shop/support"]\nworld = "shop.world:Shop"',
+        '[agents."shop/support"]\nworld = "replayed"',
+        '[agents."shop/support"]\nworld = ""',
         "[split]\ntest = 0.3",
         '[agents."shop/support".assets.judged_sessions]\nwhen_unjudged = "train_unverified"',
     ],

@@ -10,16 +10,20 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.compute import tasks
-from agent_pipeline.config.assets import EpisodesConfig
+from agent_pipeline.config.assets import ChampionConfig, EpisodesConfig
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
-from agent_pipeline.defs.models.episodes import _choose_world, _ChosenWorld, episodes
+from agent_pipeline.defs.exports import champion as champion_module
+from agent_pipeline.defs.models.episodes import episodes
+from agent_pipeline.defs.played_world import PlayedWorld, choose_world
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS, NOT_ACTING, NOT_RECORDED
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
+from agent_pipeline.promotion.comparison import DecidingWorld
+from agent_pipeline.promotion.nightly_decision import NightlyDecision, PromotionSettings
 from agent_pipeline.promotion.stored_scores import read_scores, read_transcripts
 from agent_pipeline.reports.episode_report import (
     TRANSCRIPTS,
@@ -193,7 +197,7 @@ class TestProvenTape:
 
     def choose(
         self, lake: Lake, count: int, good: list[Message], bad: list[Message] | None
-    ) -> _ChosenWorld:
+    ) -> PlayedWorld:
         """The world for a tape of tasks with two equal good sessions, and two equal bad ones."""
         groups = [(good, "acceptable"), (bad, "unacceptable")]
         rows = [
@@ -209,7 +213,7 @@ class TestProvenTape:
         keys = pa.table({"task_key": [f"task:{number}" for number in range(20)]})
         lake.stage(HELDOUT_TABLE, TAPE_KEY, keys.to_batches(), keys.schema).commit()
         workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
-        return _choose_world(workspace, TAPE_KEY)
+        return choose_world(workspace, TAPE_KEY)
 
     @pytest.fixture
     def lake(self, tmp_path: Path) -> Lake:
@@ -232,9 +236,31 @@ class TestProvenTape:
     def test_few_held_out_tasks(self, lake: Lake) -> None:
         assert self.choose(lake, 5, GOOD, WRONG).metadata == {}
 
+    def test_champion_uses_the_same_world(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If the proof does not hold any more, last night's episodes do not decide."""
+        used = []
+
+        def keep_world(*args: object) -> NightlyDecision:
+            used.extend(value for value in args if isinstance(value, PromotionSettings))
+            return NightlyDecision(None, None, False, None)
+
+        monkeypatch.setattr(champion_module, "in_force", lambda *args: ChampionConfig())
+        monkeypatch.setattr(champion_module, "decide_night", keep_world)
+        workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
+        for asset in ("evaluation", "gguf_export"):
+            lake.set_latest(artifact(lake, asset, TAPE_KEY))
+        for count in (MIN_TASKS, MIN_TASKS - 1):
+            self.choose(lake, count, GOOD, WRONG)
+            with dg.build_asset_context(partition_key=str(TAPE_KEY)) as context:
+                champion_module.champion(context, workspace=workspace, pipes=None)
+        worlds = [settings.deciding_world for settings in used]
+        assert worlds == [DecidingWorld(REPLAYED, (ACTING,)), DecidingWorld()]
+
     def test_no_tape(self, lake: Lake) -> None:
         workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
-        assert _choose_world(workspace, TAPE_KEY).why_not
+        assert choose_world(workspace, TAPE_KEY).why_not
 
 
 def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_rows(tmp_path):

@@ -17,11 +17,18 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport, ModelFigures
 from agent_pipeline.evaluation.model_comparison import compare_answers, measure_answers
+from agent_pipeline.evaluation.replay_proof import ACTING, NOT_ACTING
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote, rollback, serve
-from agent_pipeline.promotion.comparison import Comparison, make_compare_params, read_comparison
+from agent_pipeline.promotion.comparison import (
+    Comparison,
+    DecidingWorld,
+    make_compare_params,
+    read_comparison,
+)
 from agent_pipeline.promotion.decision_facts import collect_facts_since
 from agent_pipeline.promotion.decision_wording import make_markdown, summarize
 from agent_pipeline.promotion.error_budget import error_of_next_decision
@@ -112,6 +119,9 @@ def report_on(entries: list[dict[str, Any]]) -> EvaluationReport:
     return EvaluationReport(
         base=models[0], adapter=models[1], differences=compare_answers(tasks, *scored)
     )
+
+
+OWN_WORLD = DecidingWorld("w:W")
 
 
 class Night:
@@ -237,16 +247,16 @@ class Night:
             self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity
         )
 
-    def compared(self) -> Comparison:
-        return read_comparison(self.lake, KEY, self.evaluation, self.export, self.result)
+    def compared(self, world: DecidingWorld = OWN_WORLD) -> Comparison:
+        return read_comparison(self.lake, KEY, self.evaluation, self.export, self.result, world)
 
-    def decide(self, approve: Any = "person") -> Any:
+    def decide(self, approve: Any = "person", world: DecidingWorld = OWN_WORLD) -> Any:
         return decide_and_promote(
             self.lake,
             KEY,
             self.export,
             self.champion,
-            self.compared(),
+            self.compared(world),
             PromotionSettings(PromotionPolicy(), approve, 14),
             "run 1",
         )
@@ -455,7 +465,7 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
         "config": {"trials": 1},
     }
     artifact(lake, "episodes", made_from, report={"against": []})
-    asked = make_compare_params(lake, KEY, night.evaluation, night.export, first.export)
+    asked = make_compare_params(lake, KEY, night.evaluation, night.export, first.export, OWN_WORLD)
     assert (asked["candidate"], asked["champion"]) == (
         night.adapter.reference,
         first.adapter.reference,
@@ -486,18 +496,18 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
             "config": {},
         },
     )
-    make_compare_params(lake, KEY, first.evaluation, first.export, None, "w:W")
+    make_compare_params(lake, KEY, first.evaluation, first.export, None, OWN_WORLD)
     night = Night(lake, GOOD, played=False)
     for world, of in (("w:W", night), ("w:Other", first)):
         with pytest.raises(DataError):
-            make_compare_params(lake, KEY, of.evaluation, of.export, None, world)
+            make_compare_params(lake, KEY, of.evaluation, of.export, None, DecidingWorld(world))
     artifact(
         lake,
         "episodes",
         {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}},
     )
     with pytest.raises(DataError, match="has no episodes"):  # its adapter in memory did
-        make_compare_params(lake, KEY, night.evaluation, night.export, None, "w:W")
+        make_compare_params(lake, KEY, night.evaluation, night.export, None, OWN_WORLD)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +534,7 @@ def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(l
     artifact(
         lake,
         "episodes",
-        {"adapter": night.adapter.identity, EXPORT: night.export.identity},
+        {"adapter": night.adapter.identity, EXPORT: night.export.identity, "world": "w:W"},
         report={"against": []},
     )
     with pytest.raises(DataError, match="forgotten"):
@@ -639,6 +649,38 @@ def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
     assert {reason.name: reason.candidate for reason in reasons} == not_played
     assert ("7 held-out tasks" in summarize(decision)) == bool(not_played)
     assert champion_of(lake) == (None if not_played else night.export.identity)
+
+
+@pytest.mark.parametrize("with_champion", [False, True])
+@pytest.mark.parametrize(
+    ("world", "is_used"),
+    [
+        (DecidingWorld(REPLAYED, (ACTING,)), True),
+        (DecidingWorld(REPLAYED, (ACTING, NOT_ACTING)), False),
+        (DecidingWorld(REPLAYED), False),
+        (DecidingWorld(), False),
+    ],
+)
+def test_episodes_of_another_night(
+    lake: Lake, world: DecidingWorld, is_used: bool, with_champion: bool
+) -> None:
+    """Episodes whose proof does not hold any more decide nothing: a person does."""
+    champion = None
+    if with_champion:
+        champion = Night(lake, FAIR, played=False).export
+        promote(lake, KEY)
+    night = Night(lake, GOOD, champion, played=False)
+    replayed = {"world": REPLAYED, "task_kinds": [ACTING], "not_played": {}}
+    night.played(night.export, night.adapter, **replayed)
+    params = make_compare_params(lake, KEY, night.evaluation, night.export, champion, world)
+    assert bool(params["play"]) == (is_used and with_champion)
+    if champion and is_used:
+        rival = night.played(champion, night.adapter, "rival", **replayed)
+        night.result["champion_episodes"] = rival.identity
+    decision = night.decide("auto", world).decision
+    assert decision.outcome == "promote"
+    assert ("no world" in {reason.kind for reason in decision.reasons}) != is_used
+    assert (champion_of(lake) == night.export.identity) == is_used
 
 
 @pytest.mark.parametrize("approve", ["auto", "person"])

@@ -9,6 +9,7 @@ from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, page_link, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.played_world import choose_world
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
@@ -72,12 +73,8 @@ def champion(
     """
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
-        lake, key, world = (
-            workspace.open_lake(),
-            agent_key(context),
-            workspace.settings().world(agent_key(context)),
-        )
-
+        lake, key = workspace.open_lake(), agent_key(context)
+        played_world = choose_world(workspace, key)
         evaluation, gguf_export = lake.latest("evaluation", key), lake.latest("gguf_export", key)
 
         def compare(params: dict[str, object]) -> CompareResult:
@@ -92,7 +89,7 @@ def champion(
             return cast(CompareResult, result)
 
         promotion_settings = PromotionSettings(
-            config, config.approve, config.probation_nights, world
+            config, config.approve, config.probation_nights, played_world.deciding
         )
         night = decide_night(
             lake,

@@ -1,7 +1,5 @@
 """The asset `episodes`: the model plays the held-out tasks in the agent's world."""
 
-from dataclasses import dataclass, field
-
 import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
@@ -9,6 +7,7 @@ from agent_pipeline.defs.charts import run_chart
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.played_world import choose_world
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import (
@@ -20,10 +19,7 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
-from agent_pipeline.evaluation.replay_proof import HEAD, prove_tape
-from agent_pipeline.evaluation.tape import count_recorded_tasks
-from agent_pipeline.evaluation.worlds import PROVEN, REPLAYED
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.reports.confidence_report import describe_confidence
 from agent_pipeline.reports.episode_report import (
     PAGE,
@@ -41,8 +37,6 @@ from agent_pipeline.reports.replay_report import (
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "model_does_the_job"
-MIN_REPLAYED_TASKS = 10
-"""Smallest number of held-out tasks with a good recording. Fewer tasks settle next to nothing."""
 
 
 def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValue]:
@@ -53,56 +47,6 @@ def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValu
         "settled": dg.MetadataValue.float(figures.settled / figures.episodes),
         "tasks_to_record": table(HEAD_TO_RECORD, list_tasks_to_record(figures)),
     }
-
-
-@dataclass(frozen=True)
-class _ChosenWorld:
-    """The world that the episodes are played in.
-
-    Attributes:
-        world: The world: `package.module:Class` or `replayed`.
-        why_not: Why no episodes are played; empty if they are.
-        task_kinds: The kinds of tasks that are replayed; empty for all kinds.
-        metadata: What the recordings prove about the replayed world.
-    """
-
-    world: str
-    why_not: str = ""
-    task_kinds: list[str] = field(default_factory=list)
-    metadata: dict[str, dg.MetadataValue] = field(default_factory=dict)
-
-
-def _choose_world(workspace: Workspace, key: PartitionKey) -> _ChosenWorld:
-    """Return the world of the settings. The replayed world needs recordings, and `auto` a proof."""
-    settings = workspace.settings()
-    world = settings.episodes_world(key)
-    if not world:
-        return _ChosenWorld(world, "the agent has no world to play in")
-    if world not in (REPLAYED, PROVEN):
-        return _ChosenWorld(world)
-    lake = workspace.open_lake()
-    tasks = count_recorded_tasks(lake, key)
-    if tasks < MIN_REPLAYED_TASKS:
-        return _ChosenWorld(world, _describe_few(tasks))
-    proof = prove_tape(lake, key, settings.redaction.surrogates)
-    metadata = {"tape_proof": table(HEAD, proof.rows)}
-    if world == REPLAYED:
-        return _ChosenWorld(REPLAYED, metadata=metadata)
-    if not proof.proven:
-        why_not = f"recordings do not prove the verdicts of the replayed world ({proof})"
-        return _ChosenWorld(REPLAYED, why_not, metadata=metadata)
-    tasks = sum(kind_proof.heldout_tasks for kind_proof in proof.proven)
-    why_not = _describe_few(tasks) if tasks < MIN_REPLAYED_TASKS else ""
-    kinds: list[str] = [kind_proof.kind for kind_proof in proof.proven]
-    return _ChosenWorld(REPLAYED, why_not, kinds, metadata)
-
-
-def _describe_few(tasks: int) -> str:
-    """Return a sentence about too few held-out tasks with a good recording."""
-    return (
-        f"{tasks} held-out tasks have a good recording on the agent's tape, and "
-        f"{MIN_REPLAYED_TASKS} are needed to replay them"
-    )
 
 
 @dg.asset(
@@ -148,7 +92,7 @@ def episodes(
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
-        chosen = _choose_world(workspace, key)
+        chosen = choose_world(workspace, key)
         world, why_not = chosen.world, chosen.why_not
         if why_not:
             context.log.info(
