@@ -28,7 +28,8 @@ FOLLOWED = "sft_adapter.max_length"
 """The setting that the `max_length` of the later steps and of the evaluations follows.
 
 A `max_length` that nobody set is at least as long as the training rows, so that held-out
-conversations fit wherever the rows fit.
+conversations fit wherever the rows fit. If this setting is 0, training chooses the length by the
+rows. Then a run passes the length of the trained adapter as `trained_length`.
 """
 POOLED = "multi_task_dataset"
 """Name of the asset that combines all agents. No single agent's run builds it."""
@@ -89,7 +90,8 @@ def resolve(
         options: The asset's group of options.
         key: The agent's partition, or None for all agents.
         run: The run's own values, which win.
-        trained_length: The run's own `sft_adapter.max_length`, which other assets follow.
+        trained_length: The run's own `sft_adapter.max_length`, or the length that training chose.
+            Other assets follow it.
 
     Raises:
         SettingsError: a value of the run does not exist, or is out of range.

@@ -29,6 +29,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
+from agent_pipeline.storage.artifacts import Artifact
 
 Group = TypeVar("Group", bound=Options)
 
@@ -128,11 +129,21 @@ def show_settings(rows: Sequence[Mapping[str, Any]]) -> dg.MetadataValue:
 
 
 def resolve_for_run(
-    context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    options: type[Group],
+    sft_adapter: Artifact | None = None,
 ) -> tuple[Group, list[dict[str, Any]]]:
     """Return the options that this run uses, and one row per option that is not a default.
 
+    Args:
+        context: The context of the asset.
+        workspace: The workspace.
+        options: The asset's group of options.
+        sft_adapter: The adapter that later steps continue from; None for the agent's last one.
+
     Raises:
+        DataError: The files of the agent's last SFT adapter are missing.
         SettingsError: a setting is wrong, in the file or in the run.
     """
     settings, asset = workspace.settings(), asset_of(options)
@@ -147,7 +158,10 @@ def resolve_for_run(
             run.get("settings") or [],
             {name: resolve(settings, value, key).options for name, value in ASSETS.items()},
         )
-    resolved = resolve(settings, options, key, run, _set_length(context))
+    length = _set_length(context)
+    if key and not length and "max_length" in options.model_fields and asset != SFT_ADAPTER:
+        length = _find_trained_length(settings, key, sft_adapter)
+    resolved = resolve(settings, options, key, run, length)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
     return resolved.options, [*resolved.table(), *shared(settings, asset, key)]
@@ -196,6 +210,25 @@ def _set_length(context: dg.AssetExecutionContext) -> int:
     chosen = {name: value for name, value in written.items() if value is not None}
     length = _drop_shown(context, AdapterConfig, chosen).get("max_length")
     return length if isinstance(length, int) else 0
+
+
+def _find_trained_length(
+    settings: Settings, key: PartitionKey, sft_adapter: Artifact | None
+) -> int:
+    """Return the length that training chose by the rows, or 0 if `sft_adapter.max_length` is set.
+
+    Args:
+        settings: The settings file and the environment.
+        key: The agent's partition.
+        sft_adapter: The adapter; None for the agent's last one.
+    """
+    if resolve(settings, AdapterConfig, key).options.max_length:
+        return 0
+    lake = settings.open_lake()
+    if sft_adapter is None and lake.pointers(SFT_ADAPTER, key).latest:
+        sft_adapter = lake.latest(SFT_ADAPTER, key)
+    made_from = sft_adapter.manifest["made_from"] if sft_adapter else {}
+    return int(made_from.get("config", {}).get("max_length", 0))
 
 
 def _drop_shown(

@@ -29,6 +29,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import read_chosen_rows
 from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.defs.conftest import Bench, metadata
+from agent_pipeline_tests.lakes import artifact
 
 KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("office", "rooms")
 TO_ADAPTER = "+adapter"
@@ -183,16 +184,44 @@ def test_a_length_that_the_launchpad_only_shows_is_not_followed(tree: Path) -> N
     )
     form = prefilled("sft_adapter")
     for values, length in ((form, 3000), (form | {"max_length": 4000}, 4000)):
-        config = {"ops": config_by_asset({"sft_adapter": values})}
-        context = SimpleNamespace(
-            run=SimpleNamespace(run_config=config, tags={}),
-            op_execution_context=SimpleNamespace(op_config={}),
-            has_partition_key=True,
-            partition_key=str(KEY),
-            log=SimpleNamespace(info=print),
-        )
-        options, _ = resolve_for_run(context, Workspace(), EvaluationConfig)
+        options, _ = resolve_for_run(run_with(values), Workspace(), EvaluationConfig)
         assert options.max_length == length
+
+
+def run_with(values: dict[str, Any]) -> Any:
+    """The context of an asset in a run whose form has these values of `sft_adapter`."""
+    ops = config_by_asset({"sft_adapter": values}) if values else {}
+    return SimpleNamespace(
+        run=SimpleNamespace(run_config={"ops": ops}, tags={}),
+        op_execution_context=SimpleNamespace(op_config={}),
+        has_partition_key=True,
+        partition_key=str(KEY),
+        log=SimpleNamespace(info=print),
+    )
+
+
+@pytest.mark.parametrize("asset", ["dpo_adapter", "kto_adapter", "evaluation", "episodes"])
+def test_a_length_that_training_chose_is_followed(tree: Path, asset: str) -> None:
+    """With a larger base, held-out prompts lost messages that fitted in training."""
+
+    def length(values: dict[str, Any] | None = None, sft_adapter: Any = None) -> int:
+        context = run_with(values or {})
+        options, _ = resolve_for_run(context, Workspace(), ASSETS[asset], sft_adapter)
+        return options.model_dump()["max_length"]
+
+    assert length() == 2048
+    lake = load_settings().open_lake()
+    chosen = {"config": {"max_length": 6144}}
+    now = artifact(lake, "sft_adapter", KEY, chosen, latest=False)
+    assert length(sft_adapter=now) == 6144, "a step continues from the adapter of its own run"
+    artifact(lake, "sft_adapter", KEY, {"config": {"max_length": 5120}})
+    assert length() == 5120
+    assert length(sft_adapter=now) == 6144
+    assert length({"max_length": 4096}) == 4096
+    tree.write_text("[assets.sft_adapter]\nmax_length = 3000\n", encoding="utf-8")
+    assert length() == 3000
+    tree.write_text(f"[assets.{asset}]\nmax_length = 1024\n", encoding="utf-8")
+    assert length() == 1024
 
 
 def test_a_run_names_the_settings_of_several_assets_too(bench: Bench, tree: Path) -> None:

@@ -112,7 +112,10 @@ def adapter(
         setting_rows: list[dict[str, object]] = []
         steps: list[FinishedStep] = []
         for step in chain:
-            options, rows = resolve_for_run(context, workspace, ASSETS[name_adapter_asset(step)])
+            sft_adapter = steps[0].artifact if steps else None
+            options, rows = resolve_for_run(
+                context, workspace, ASSETS[name_adapter_asset(step)], sft_adapter
+            )
             setting_rows += [
                 row | {"setting": f"{name_adapter_asset(step)}.{row['setting']}"} for row in rows
             ]
