@@ -4,6 +4,7 @@ Many agents write the current time into every system prompt, or into the descrip
 """
 
 import re
+from functools import lru_cache
 
 _S = r"[^\S\n]"
 _DAY, _MONTH = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])"
@@ -50,6 +51,7 @@ _CLOCK = re.compile(
 )
 
 
+@lru_cache(maxsize=64)  # most calls of an agent repeat the same prompt
 def mask_clock(text: str) -> str:
     """Replace each date and time of a text by the same mark.
 

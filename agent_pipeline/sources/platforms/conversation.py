@@ -21,8 +21,10 @@ HARMLESS = {
     "repeated_span": "a call that two instrumentations recorded, or a record that was sent twice",
     "superseded_item": "an answer that was requested again; the conversation continues with the "
     "later answer",
-    "changed_system_prompt": "the first prompt is kept; answers to another prompt are not "
-    "trained, unless the prompts differ only in dates and times",
+    "changed_system_prompt": "answers that are not trained; the system prompt of most answers is "
+    "kept, and their prompt was another one",
+    "changed_clock": "trained answers; their system prompt and the kept one differ only in dates "
+    "and times",
     "other_choice": "a further answer to the same request (`n`); only the first answer is read",
     "copied_answer": "an answer that a branch repeats; it is trained in its own conversation",
     "changed_tools": "the tools of most answers are kept; answers with other tools are not trained",
@@ -46,11 +48,13 @@ class ModelAnswer:
         call: The model call.
         start: How many keys of the conversation there are before the answer.
         end: How many keys of the conversation there are up to the answer's end.
+        system: The system prompt of the model call.
     """
 
     call: Span
     start: int
     end: int
+    system: Items
 
 
 @dataclass
@@ -73,7 +77,9 @@ class Conversation:
     is_repeated: bool = False
     """True if a call of a later trace repeated the conversation."""
     tools: list[Any] | None = None
-    """The tools of the trained answers. None means that all calls that state tools agree."""
+    """The tools of most trained answers. If None, the tools of all calls count: the answers do not
+    differ in their tools, or no answer is trained.
+    """
 
     @property
     def seconds(self) -> float:
@@ -124,6 +130,24 @@ def untrained(item: Item) -> Item:
     """Return an item, with the model's words and calls marked as not trained."""
     is_said = item.role == "assistant" or item.kind == "function_call"
     return msgspec.structs.replace(item, trained=False) if is_said else item
+
+
+def trained_answers(conversation: Conversation) -> list[ModelAnswer]:
+    """Return the model answers of a conversation of which some words or calls are trained."""
+    items = [item for item in conversation.items if key_of(item) is not None]
+    return [
+        answer
+        for answer in conversation.model_answers
+        if any(item.trained for item in items[answer.start : answer.end])
+    ]
+
+
+def leave_untrained(conversation: Conversation, answers: Iterable[ModelAnswer]) -> None:
+    """Mark model answers of a conversation as not trained."""
+    indices = [index for index, item in enumerate(conversation.items) if key_of(item) is not None]
+    for answer in answers:
+        for index in indices[answer.start : answer.end]:
+            conversation.items[index] = untrained(conversation.items[index])
 
 
 def split_head(items: Items) -> tuple[Items, Items]:

@@ -16,7 +16,7 @@ answer: the application then repeats the conversation, so a call saw exactly its
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from os.path import commonprefix
@@ -31,9 +31,11 @@ from agent_pipeline.sources.platforms.conversation import (
     ModelAnswer,
     add,
     key_of,
+    leave_untrained,
     open_calls,
     split_head,
     steps_around,
+    trained_answers,
     untrained,
 )
 from agent_pipeline.sources.platforms.spans import MISSING_MESSAGE, Span, in_order
@@ -95,8 +97,36 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
             repeating,
         )  # the messages before an answer help to read it
     for conversation in conversations:
+        _keep_one_system_prompt(conversation)
         keep_one_tool_set(conversation)
     return conversations
+
+
+def _keep_one_system_prompt(conversation: Conversation) -> None:
+    """Choose the system prompt of most answers, and do not train the answers to other prompts.
+
+    If several prompts are as frequent, the first counts. Prompts that differ only in dates and
+    times are one prompt. An answer whose call states no prompt may have had any.
+    """
+    if all(
+        _same_system(conversation.system, answer.system) for answer in conversation.model_answers
+    ):
+        return
+    answers = [answer for answer in trained_answers(conversation) if answer.system]
+    counts = Counter(_without_clock(answer.system) for answer in answers)
+    if not counts:
+        return
+    [(kept, _)] = counts.most_common(1)
+    conversation.system = next(
+        answer.system for answer in answers if _without_clock(answer.system) == kept
+    )
+    others = [answer for answer in answers if _without_clock(answer.system) != kept]
+    conversation.skipped["changed_system_prompt"] += len(others)
+    conversation.skipped["changed_clock"] += sum(
+        not _same_system(conversation.system, answer.system) for answer in answers
+    ) - len(others)
+    conversation.skipped = +conversation.skipped
+    leave_untrained(conversation, others)
 
 
 def _repeating_agents(calls: Iterable[Span]) -> set[Agent]:
@@ -107,18 +137,21 @@ def _repeating_agents(calls: Iterable[Span]) -> set[Agent]:
     repeating: set[Agent] = set()
     traces: dict[Agent, set[str]] = defaultdict(set)
     for call in calls:
-        system, request_items = split_head(read_items(call.prompt))
+        system, _ = split_head(read_items(call.prompt[:1]))
         agent = _agent_of(system)
         if call.trace not in traces[agent]:
-            if traces[agent] and _repeats_an_answer(request_items):
+            if traces[agent] and _repeats_an_answer(read_items(call.prompt)):
                 repeating.add(agent)
             traces[agent].add(call.trace)
     return repeating
 
 
 def _agent_of(system: Items) -> Agent:
-    """Return what the system prompts of one agent have in common: the text without numbers."""
-    return tuple(_NUMBER.sub("0", text) for text in _without_clock(system))
+    """Return what the system prompts of one agent have in common.
+
+    This is the text of the first message without numbers.
+    """
+    return tuple(_NUMBER.sub("0", text) for text in _without_clock(system[:1]))
 
 
 def _repeats_an_answer(request: Items) -> bool:
@@ -171,12 +204,12 @@ def _place(
         conversation
         # a recorder may leave out calls, so that a result follows the last message directly
     ) in alike:
+        if not open_calls(conversation.items):
+            continue
         without = [key for key in conversation.keys if key[0] != "call"]
-        if (
-            open_calls(conversation.items)
-            and keys[: len(without)] == without
-            and [key[0] for key in keys[len(without) :]][:1] == ["output"]
-        ):
+        if keys[: len(without)] == without and [key[0] for key in keys[len(without) :]][:1] == [
+            "output"
+        ]:
             new = _after(request_items, len(without))
             if new[0].name == MISSING_MESSAGE:  # it is the message with the open calls
                 new = new[1:]
@@ -212,6 +245,8 @@ def _without_copies(
     They are trained after what their own calls saw. In the branch, a summary may stand in the place
     of the messages before, or a note in the place of a result.
     """
+    if not _repeats_an_answer(request_items):
+        return request_items
     answers = {
         key
         for conversation in conversations
@@ -233,16 +268,12 @@ def _go_on(
     """Extend a conversation by the new items of a model call and by the call's answer."""
     if not conversation.system:
         conversation.system = system
-    elif system and not _same_system(conversation.system, system):
-        conversation.skipped["changed_system_prompt"] += 1
-        if not _differs_by_clock(conversation.system, system):
-            answered = [untrained(item) for item in answered]
     add(conversation, new)
     conversation.answer_at = len(conversation.keys)
     add(conversation, answered)
     if answered:
         conversation.model_answers.append(
-            ModelAnswer(call, conversation.answer_at, len(conversation.keys))
+            ModelAnswer(call, conversation.answer_at, len(conversation.keys), system)
         )
     conversation.calls.append(call)
 
@@ -284,7 +315,7 @@ def _next_part(
         )
     if _repeats_an_answer(request_items):
         return None
-    is_repeating = _agent_of(system) in repeating
+    is_repeating = bool(repeating) and _agent_of(system) in repeating
     for conversation in reversed(conversations):
         if conversation.calls[-1].trace == call.trace:
             continue

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_pipeline.sessions.items import assemble_chat
-from agent_pipeline.sources.platforms.conversation import HARMLESS, key_of, open_calls
+from agent_pipeline.sources.platforms.conversation import HARMLESS, Conversation, key_of, open_calls
 from agent_pipeline.sources.platforms.conversations import (
     conversations_in,
     conversations_of,
@@ -441,12 +441,71 @@ def test_tools_of_another_system_prompt() -> None:
     ]
     calls[0].tools, calls[1].tools, calls[2].tools = [schema("sell")], [schema("refund")], None
     (conversation,) = conversations_of(calls)
-    assert conversation.tools == [schema("sell")]
+    assert conversation.tools == [schema("refund")]
     assert [item.trained for item in conversation.items if item.role == "assistant"] == [
+        False,
         True,
-        False,
-        False,
+        True,
     ]
+
+
+def growing(systems: list[str], tools: list[list[Any]] | None = None) -> list[Span]:
+    """Model calls of one conversation, with the system prompt and the tools of each call."""
+    told: list[dict[str, Any]] = []
+    calls = []
+    for step, system in enumerate(systems):
+        told = [*told, said("user", f"question {step}")]
+        calls.append(model_call(step, [said("system", system), *told], f"answer {step}"))
+        calls[-1].tools = tools[step] if tools else None
+        told = [*told, said("assistant", f"answer {step}")]
+    return calls
+
+
+def trained_in(conversation: Conversation) -> list[bool]:
+    return [item.trained for item in conversation.items if item.role == "assistant"]
+
+
+def test_most_frequent_system_prompt() -> None:
+    """One greeting with another prompt left all later answers untrained, and no count said so."""
+    systems = ["You greet.", "You sell. 10:15", "You sell. 10:20"]
+    (conversation,) = conversations_of(growing(systems))
+    assert words(conversation.system) == ["You sell. 10:15"]
+    assert trained_in(conversation) == [False, True, True]
+    assert conversation.skipped == {"changed_system_prompt": 1, "changed_clock": 1}
+
+
+def described(text: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "find", "description": text}}
+
+
+@pytest.mark.parametrize(
+    ("texts", "trained"),
+    [
+        (("Search. Current time: 10:00", "Search. Current time: 10:01"), [True, True]),
+        (("Search. At most 5 hits.", "Search. At most 6 hits."), [False, True]),
+    ],
+)
+def test_clock_in_a_tool(texts: tuple[str, str], trained: list[bool]) -> None:
+    """Only the last answer was trained if the description of a tool holds the time."""
+    (conversation,) = conversations_of(growing(["s", "s"], [[described(text)] for text in texts]))
+    assert trained_in(conversation) == trained
+
+
+def test_tools_that_are_equally_frequent() -> None:
+    """The larger set counts: the last call of a run often has no tools but one."""
+    larger, smaller = [schema("a"), schema("b")], [schema("a")]
+    (conversation,) = conversations_of(growing(["s", "s"], [larger, smaller]))
+    assert trained_in(conversation) == [True, False] and conversation.tools == larger
+
+
+@pytest.mark.parametrize("frequency", [1, 3])
+def test_gap_between_tools(frequency: int) -> None:
+    """A limit on the number of attributes dropped a tool: the model had it."""
+    whole, partial = [schema("a"), schema("b")], [None, schema("b")]
+    tools = [whole, *[partial] * frequency]
+    (conversation,) = conversations_of(growing(["s"] * len(tools), tools))
+    assert conversation.tools == whole and all(trained_in(conversation))
+    assert not conversation.skipped
 
 
 def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
@@ -639,4 +698,4 @@ def test_answers_under_another_system_prompt_are_not_trained(later: str, is_trai
         True,
         is_trained,
     ]
-    assert conversation.skipped == {"changed_system_prompt": 1}
+    assert conversation.skipped == {"changed_clock" if is_trained else "changed_system_prompt": 1}
