@@ -19,6 +19,7 @@ from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95, share_int
 from agent_pipeline.evaluation.players import recorded_player
 from agent_pipeline.evaluation.tape import (
     GOOD,
+    JUDGED_TABLE,
     Recording,
     State,
     TaskTape,
@@ -31,6 +32,7 @@ from agent_pipeline.evaluation.tape import (
 from agent_pipeline.evaluation.worlds import REPLAYED, load_world
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Tool
+from agent_pipeline.sessions.tables import decode_json, read_batches, to_rows
 from agent_pipeline.sessions.tool_schemas import ToolSchemas, find_call_shapes
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.structs import convert_value
@@ -283,7 +285,11 @@ class _Trial(NamedTuple):
     tape: TaskTape
 
 
-def replay_left_out(tapes: Mapping[str, TaskTape], tools: Sequence[Tool]) -> list[LeftOutSession]:
+def replay_left_out(
+    tapes: Mapping[str, TaskTape],
+    tools: Sequence[Tool],
+    tools_of_sessions: Mapping[str, Sequence[Tool]] | None = None,
+) -> list[LeftOutSession]:
     """Replay judged sessions, each on the tape of its task without the session.
 
     A session without which its task has no good recording is not replayed.
@@ -291,13 +297,16 @@ def replay_left_out(tapes: Mapping[str, TaskTape], tools: Sequence[Tool]) -> lis
     Args:
         tapes: The tapes by task.
         tools: The agent's tools.
+        tools_of_sessions: By session, its own tools, which a row of it has in an episode. Another
+            session has the agent's.
     """
+    own_tools = tools_of_sessions or {}
     trials = list(_list_trials(tapes))
     rows = [
         {
             "task_key": trial.task_key,
             "messages": trial.recording.messages,
-            "tools": tools,
+            "tools": own_tools.get(trial.recording.session_id, tools),
             "tape": trial.tape,
         }
         for trial in trials
@@ -393,7 +402,27 @@ def prove_tape(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeP
         for task, tape in tapes.items()
         if task in held_out and any(recording.verdict == GOOD for recording in tape.recordings)
     )
-    replayed = replay_left_out(
-        {task: tape for task, tape in tapes.items() if task in chosen}, schemas.tools()
-    )
+    replayed_tapes = {task: tape for task, tape in tapes.items() if task in chosen}
+    ids = {session for tape in replayed_tapes.values() for session in tape.session_ids}
+    own_tools = _read_tools_of_sessions(lake, key, ids)
+    replayed = replay_left_out(replayed_tapes, schemas.tools(), own_tools)
     return measure_agreement(replayed, heldout_kinds)
+
+
+def _read_tools_of_sessions(
+    lake: Lake, key: PartitionKey, session_ids: Collection[str]
+) -> dict[str, list[Tool]]:
+    """Return the tools of recorded sessions that have tools, by session."""
+    if not lake.has(JUDGED_TABLE, key):
+        return {}
+    known: dict[bytes, list[Tool]] = {}
+    tools: dict[str, list[Tool]] = {}
+    batches = read_batches(lake.open(JUDGED_TABLE, key), ["session_id", "tools"])
+    for row in to_rows(batches, raw=True):
+        if row["session_id"] in session_ids:
+            encoded = bytes(row["tools"])
+            if encoded not in known:
+                known[encoded] = decode_json(row["tools"])
+            if known[encoded]:
+                tools[row["session_id"]] = known[encoded]
+    return tools

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
+from agent_pipeline.evaluation import replay_proof
+from agent_pipeline.evaluation.episodes import play
 from agent_pipeline.evaluation.replay_proof import (
     ACTING,
     MIN_TASKS,
@@ -211,6 +213,31 @@ def test_proof_from_the_lake(lake: Lake) -> None:
     assert (acting.heldout_tasks, other.heldout_tasks) == (1, 1) and other.sessions == 0
     playable = add_tapes(lake, KEY, [held_out(task) for task in ("task:0", "task:9")], False)
     assert [row["task_key"] for row in choose_rows(playable, [ACTING])] == ["task:0"]
+
+
+def test_own_tools(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session is replayed with its own tools, as the episode of its row is, and one without tools
+    with those that the calls show.
+    """
+    played: dict[str, Any] = {}
+
+    def keep_tools(world: Any, rows: Any, player: Any, **options: Any) -> list[Any]:
+        played.update({row["task_key"]: row["tools"] for row in rows})
+        return play(world, rows, player, **options)
+
+    monkeypatch.setattr(replay_proof, "play", keep_tools)
+    tools = {"task:0": TOOLS, "task:1": [*TOOLS, TOOLS[0]], "task:2": []}
+    recorded(
+        lake,
+        *(
+            session(f"{task}{part}", task_key=task, tools=own)
+            for task, own in tools.items()
+            for part in "xy"
+        ),
+    )
+    prove_tape(lake, KEY)
+    assert played["task:0"] == TOOLS and played["task:1"] == tools["task:1"]
+    assert [tool["function"]["name"] for tool in played["task:2"]] == ["find_order", "refund"]
 
 
 @pytest.mark.parametrize(
