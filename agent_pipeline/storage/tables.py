@@ -167,18 +167,19 @@ class Tables(Paths):
             DataError: the table lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
+        owner = f" of {key}" if key else ""
         try:
             if self.fs.is_local and not _matches_seal(path.path, _file_state(Path(path.path))):
                 raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.open_for_arrow(path))
         except FileNotFoundError as error:
             raise MissingError(
-                f"There is no `{asset}` of {key} at {path}: materialize "
+                f"There is no `{asset}`{owner} at {path}: materialize "
                 f"`{name_asset_to_select(asset)}` first."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
             raise DamageError(
-                f"The {asset} of {key} at {path} is damaged ({error}): materialize "
+                f"The {asset}{owner} at {path} is damaged ({error}): materialize "
                 f"`{name_asset_to_select(asset)}` again.",
                 path,
             ) from error

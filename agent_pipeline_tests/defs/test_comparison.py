@@ -203,7 +203,7 @@ def test_methods_are_measured_in_the_length_of_their_rows(
     ("methods", "options", "says"),
     [
         (["A_base"], {}, "There is no method 'A_base' to compare: did you mean A_baseline?"),
-        (["F_agenttuning"], {}, "There is no .multi_task_dataset"),
+        (["F_agenttuning"], {}, "There is no `multi_task_dataset` at"),
         (["A_baseline"], {"split": "test"}, "no rows in the split test to measure on"),
         (["A_baseline"], {"methods": []}, "must be a list"),
         (

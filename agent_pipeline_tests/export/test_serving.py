@@ -283,7 +283,7 @@ def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_fo
         lake, "gguf_export", KEY, {"adapter": trained.identity}, files, report, trained.identity
     )
     promote(lake, KEY)
-    assert "no adapter" in serve_champion(lake, KEY, ollama=True)[-1]
+    assert "not given to Ollama" in serve_champion(lake, KEY, ollama=True)[-1]
     root = Path(lake.root.path) / "serving"
     folder = root / "shop" / "support"
     (adapter,) = folder.glob("*.gguf")
@@ -304,7 +304,7 @@ def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(
     )
     (tmp_path / "ollama").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert "champions only" in serve_champion(lake, KEY, ollama=True)[-1]
+    assert "Only a champion" in serve_champion(lake, KEY, ollama=True)[-1]
     promote(lake, KEY)
     serve_champion(lake, KEY)
     assert not (tmp_path / "asked").exists()
@@ -358,7 +358,7 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
         {"template": {"why": "ours in ChatML"}},
     )
     lake.finish("sft_adapter", KEY, hash_json("first"), adapter, made_from, report)
-    assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
+    assert "Only a champion" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
     model = dict.fromkeys(FIGURE_LABELS) | {
         "done": {"n": 3, "of": 4},

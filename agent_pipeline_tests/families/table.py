@@ -160,8 +160,7 @@ def source_of(subject: Subject) -> str:
 HEAD = """# Model families
 
 This page lists the chat templates that were tested, and the template with which each family is
-trained. The guide [Choose
-a base model](../how-to/base-model.md) explains the choice.
+trained. The guide [Choose a base model](../how-to/base-model.md) explains the choice.
 
 Each row is the result of a test with a tiny model that has random weights and the family's chat
 template. The test runs the same steps as the pipeline:

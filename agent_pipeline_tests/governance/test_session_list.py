@@ -102,4 +102,4 @@ def test_status_counts_the_same_sessions(lake: Lake) -> None:
     assert status.verdicts == {"acceptable": 2, "unacceptable": 1, "none": 1}
     assert status.model is None and status.trained_at is None
     assert status.next_step == "materialize shop/support"
-    assert len(status.waits) == 1 and "label export shop/support" in status.waits[0]
+    assert len(status.waits) == 1 and "agent-pipeline review shop/support" in status.waits[0]

@@ -129,7 +129,7 @@ def test_the_advice_for_an_agent_without_verdicts_begins_with_the_ways_to_judge(
     (note,) = panel.describe(PartitionKey("p", "a"))
     places = [
         note.index(word)
-        for word in ("agent-pipeline label export p/a", "labels", "[judge]", "train_unverified")
+        for word in ("agent-pipeline review p/a", "labels", "[judge]", "train_unverified")
     ]
     assert places == sorted(places)
 
