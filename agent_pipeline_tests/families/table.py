@@ -219,8 +219,8 @@ Qwen3.5 writes a text between tags, so it cannot write a text that contains
 
 The column "family" shows the family that the model's own chat template names. `by config` means
 that several families have such templates. `model_type` and `architectures` in the model's
-`config.json` then decide. The template comes first because DeepSeek-R1-Distill, for example, has
-the architecture of Qwen2.5.
+`config.json` then decide. The template is checked first, because models of different families can
+have the same architecture. For example, DeepSeek-R1-Distill has the architecture of Qwen2.5.
 
 The column "trees" shows whether a tiny model with the layers of the real model is trained and
 evaluated with [shared prefixes](../explanation/training.md#trees-of-prefixes), or row by row. Every
