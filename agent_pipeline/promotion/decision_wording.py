@@ -289,7 +289,7 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
         case ReasonKind.TASKS_NOT_PLAYED:
             return (
                 f"{values.count} held-out tasks were not played ({reason.name}), so "
-                f" its harm there is not known, and only a person can promote "
+                "its harm there is not known, and only a person can promote "
                 "it: record and judge more sessions of such tasks, or run `agent-pipeline promote`"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
