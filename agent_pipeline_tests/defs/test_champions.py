@@ -1,5 +1,6 @@
 """The asset `champion` and the jobs of people, in the graph; the commands that show what came of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from agent_pipeline_tests.export.test_probation import Probation
 def decide(
     bench: Any, monkeypatch: pytest.MonkeyPatch, night: Night, **config: Any
 ) -> dict[str, Any]:
-    """The metadata of the asset on a night of which the models were scored."""
+    """The metadata of the asset on a night of which the models were scored, in the agent's world."""
+    monkeypatch.setenv("AGENT_PIPELINE_AGENTS", json.dumps({str(KEY): {"world": "w:W"}}))
     monkeypatch.setattr(
         worker_client,
         "launch",
