@@ -333,7 +333,7 @@ class EvaluationConfig(Options):
         ge=16,
         description=(
             "Longest prompt, in tokens. A longer prompt loses its oldest messages. If it is not "
-            "set, a larger sft_adapter.max_length counts."
+            "set, it is at least the length of the training rows."
         ),
     )
     seed: int = Field(default=0, description=("Seed of the choice of turns."))
@@ -517,8 +517,8 @@ class EpisodesConfig(Options):
         default=2048,
         ge=16,
         description=(
-            "Longest conversation, in tokens. If it is not set, a larger sft_adapter.max_length "
-            "counts."
+            "Longest conversation, in tokens. If it is not set, it is at least the length of the "
+            "training rows."
         ),
     )
     variants: list[str] = Field(

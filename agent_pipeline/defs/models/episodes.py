@@ -81,12 +81,14 @@ def episodes(
     The report counts the tasks done, and the episodes with harm. For comparison, the base model
     plays the same tasks, and the logged sessions are scored on them. The exported model plays some
     of the tasks again in variants, such as with the tools in another order. Every transcript is
-    kept. If the setting
-    `world` is `replayed`, the world is made from recorded sessions. There, an episode without a
-    recorded continuation ends undecided. `auto`, the default, does so if the recordings prove that
-    the verdicts of this world can be trusted (metadata `tape_proof`).
+    kept.
 
-    If the agent has no such world, no episode is played. The asset is then materialized without
+    If an agent has no world of its own, a world can be made from its recorded sessions
+    (`replayed`). An episode without a recorded continuation then ends undecided. By default
+    (`auto`), this world is used only if the recordings prove that its verdicts can be trusted
+    (metadata `tape_proof`).
+
+    If there is neither of these worlds, no episode is played. The asset is then materialized without
     figures, because Dagster would otherwise skip `champion`, which comes after it. The metadata
     says why no episode was played, and the check warns.
     """
