@@ -88,9 +88,9 @@ def episodes(
     (`auto`), this world is used only if the recordings prove that its verdicts can be trusted
     (metadata `tape_proof`).
 
-    If there is neither of these worlds, no episode is played. The asset is then materialized without
-    figures, because Dagster would otherwise skip `champion`, which comes after it. The metadata
-    says why no episode was played, and the check warns.
+    If there is neither of these worlds, no episode is played. The asset is then materialized
+    without figures, because Dagster would otherwise skip `champion`, which comes after it. The
+    metadata says why no episode was played, and the check warns.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
