@@ -200,10 +200,8 @@ def _place(
         for conversation in reversed(conversations)
         if _same_system(conversation.system, system)
     ]
-    for (
-        conversation
-        # a recorder may leave out calls, so that a result follows the last message directly
-    ) in alike:
+    # A recorder may leave out calls, so that a result follows the last message directly.
+    for conversation in alike:
         if not open_calls(conversation.items):
             continue
         without = [key for key in conversation.keys if key[0] != "call"]
@@ -320,7 +318,7 @@ def _next_part(
         if conversation.calls[-1].trace == call.trace:
             continue
         if conversation.is_stored:
-            is_same_agent = not system or _differs_by_clock(conversation.system, system)
+            is_same_agent = not system or _same_without_clock(conversation.system, system)
         else:
             is_same_agent = (
                 not is_repeating
@@ -383,8 +381,8 @@ def _same_system(left: Items, right: Items) -> bool:
     return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
 
 
-def _differs_by_clock(left: Items, right: Items) -> bool:
-    """Return whether two system prompts differ at most in dates and times."""
+def _same_without_clock(left: Items, right: Items) -> bool:
+    """Return whether two system prompts are equal apart from dates and times."""
     return _without_clock(left) == _without_clock(right)
 
 
