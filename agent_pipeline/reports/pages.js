@@ -73,16 +73,21 @@ const bar = document.querySelector("[data-review]");
 if (bar) {
   const note = document.getElementById("note");
   const problem = document.getElementById("problem");
+  const say = sentence => { problem.textContent = sentence; problem.hidden = !sentence; };
+  problem.classList.add("said");
+  say("");
   let busy = false;
   const save = async mark => {
     if (busy || !bar.dataset.review) return;
     busy = true;
-    problem.hidden = true;
+    say("");
     try {
       const answer = await fetch(location.pathname, {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ session_id: bar.dataset.review, annotator: bar.dataset.annotator, mark, note: note.value }),
+        // A server that hangs is as bad as a dead one: the page says so.
+        signal: AbortSignal.timeout(30000),
       });
       const result = await answer.json();
       if (!answer.ok) throw new Error(result.error);
@@ -90,8 +95,8 @@ if (bar) {
       else { busy = false; note.blur(); }
     } catch (error) {
       busy = false;
-      problem.textContent = error instanceof TypeError ? "Not saved: the server does not answer. Start agent-pipeline review again, then press the key again." : `Not saved: ${error.message}`;
-      problem.hidden = false;
+      const silent = error instanceof TypeError || error.name === "TimeoutError";
+      say(silent ? "Not saved: the server does not answer. Start agent-pipeline review again, then press the key again." : `Not saved: ${error.message}`);
     }
   };
   const go = address => { if (address && !busy) { busy = true; location.assign(address); } };

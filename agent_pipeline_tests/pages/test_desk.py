@@ -184,15 +184,45 @@ def test_keyboard(tmp_path: Path) -> None:
         assert json.loads(line)["annotator"] == "ana"
 
 
+READY = "document.readyState === 'complete' && !!document.querySelector('[data-review]')"
+PROBLEM = "getComputedStyle(document.getElementById('problem')).visibility === 'visible'"
+
+
 @pytest.mark.slow
-def test_dead_server(tmp_path: Path) -> None:
-    """If the server is dead, a judgment is not lost silently: the page stays and says so."""
+@pytest.mark.parametrize("dead", [True, False])
+def test_dead_server(tmp_path: Path, dead: bool) -> None:
+    """If the server is dead or hangs, no judgment is lost silently: the page stays and says so."""
     put_judged(Lake(str(tmp_path / "lake")), rows(2))
-    with tab(tmp_path / "profile") as browser:
-        keyboard = Keyboard(browser)
-        with serving(tmp_path, "review", str(KEY), "--no-open") as (address, _):
-            browser.open(f"{address}/{KEY}/review")
-            browser.wait_for("!!document.querySelector('[data-review]')?.dataset.review")
-        keyboard.press("a")
-        browser.wait_for("!document.getElementById('problem').hidden")
+    with (
+        tab(tmp_path / "profile") as browser,
+        serving(tmp_path, "review", str(KEY), "--no-open") as (address, process),
+    ):
+        browser.open(f"{address}/{KEY}/review")
+        browser.wait_for(READY)
+        assert browser.evaluate("document.getElementById('problem').hidden")
+        if dead:
+            process.kill()
+            process.wait()
+        else:
+            process.send_signal(signal.SIGSTOP)
+            browser.evaluate(
+                "{ const real = AbortSignal.timeout; AbortSignal.timeout = () => real.call(AbortSignal, 200); 0 }"
+            )
+        Keyboard(browser).press("a")
+        browser.wait_for("!document.getElementById('problem').hidden", 20)
         assert "Not saved" in browser.text()
+
+
+@pytest.mark.slow
+def test_no_script(tmp_path: Path) -> None:
+    """A page without its script says that keys do nothing, instead of losing judgments silently."""
+    put_judged(Lake(str(tmp_path / "lake")), rows(2))
+    with (
+        tab(tmp_path / "profile") as browser,
+        serving(tmp_path, "review", str(KEY), "--no-open") as (address, _),
+    ):
+        browser.send("Network.enable")
+        browser.send("Network.setBlockedURLs", urls=["*pages.js"])
+        browser.open(f"{address}/{KEY}/review")
+        browser.wait_for(f"{READY} && {PROBLEM}", 20)
+        assert "Keys and buttons do nothing" in browser.text()
