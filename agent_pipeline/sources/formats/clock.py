@@ -1,6 +1,9 @@
 """Dates and times in a text.
 
 Many agents write the current time into every system prompt, or into the description of a tool.
+
+The library `dateparser` does not fit here. In "You may refund within 30 days for order 1042" its
+search takes `may`, `30 days` and `1042` for dates, so two different rules would look equal.
 """
 
 import re
