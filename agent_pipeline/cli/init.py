@@ -70,7 +70,12 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         PipelineError: The store cannot be read, or the settings file cannot be changed.
     """
     from agent_pipeline.readiness.base_choice import choose_base
-    from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices, propose_remedies
+    from agent_pipeline.readiness.proposal import (
+        LABELS_FOLDER,
+        describe_lengths,
+        propose_choices,
+        propose_remedies,
+    )
     from agent_pipeline.readiness.screen import describe_readiness
 
     file = find_file()
@@ -80,7 +85,7 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         raise SettingsError(
             " ".join(first_report.errors) or f"There are no sessions in {path}: check the path."
         )
-    base = choose_base(first_report.agents, examiner.training_machine)
+    base = choose_base(first_report.agents, examiner.training_machine, examiner.count_tokens)
     answers = ask_questions(first_report, base, takes_defaults)
     choices = propose_choices(
         first_report,
@@ -91,17 +96,20 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
     report = first_report
     added: list[Choice] = []
     kept: list[KeptSetting] = []
+    first_choices = choices
     while choices:
         proposed = add_choices(file, choices)
         added += proposed.added
-        kept += proposed.kept
+        kept += [setting for setting in proposed.kept if setting not in kept]
         if any(choice.name == "labels" for choice in proposed.added):
             (file.parent / LABELS_FOLDER).mkdir(exist_ok=True)
-        if not changes_report(proposed.added, examiner.settings):
+        if changes_report(proposed.added, examiner.settings):
+            examiner = replace(make_doctor(None), unknown=examiner.unknown, earlier=examiner)
+            report = examiner.report(note_progress)
+        elif choices is not first_choices:
             break
-        examiner = replace(make_doctor(None), unknown=examiner.unknown, earlier=examiner)
-        report = examiner.report(note_progress)
         choices = propose_remedies(report.agents)
+    add_choices(file, describe_lengths(report.agents))
     for line in describe_readiness(report):
         typer.echo(line)
     what = name_settings(added) or "nothing was missing"

@@ -3,7 +3,7 @@
 The sizes of the proposed models are listed here, so that a proposal needs no download.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,13 +32,11 @@ class BaseChoice(msgspec.Struct, frozen=True):
         base_model: The id of the model.
         preset: The preset of settings that goes with it.
         why: Why it is proposed.
-        outlooks: The expected training run of each agent, by partition.
     """
 
     base_model: str
     preset: str
     why: str
-    outlooks: dict[str, TrainingOutlook] = {}
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,11 @@ def find_known_base(name: str) -> KnownBase | None:
     return next((known for known in KNOWN_BASES if known.name == name), None)
 
 
-def choose_base(agents: Sequence[AgentReport], machine: TrainingMachine) -> BaseChoice:
+def choose_base(
+    agents: Sequence[AgentReport],
+    machine: TrainingMachine,
+    count: Callable[[str], Mapping[str, TokenCounts]],
+) -> BaseChoice:
     """Return the base model that is proposed for the agents of a report on this machine.
 
     On a CPU, and for agents with few rows, the smallest model that fits is proposed. On a GPU, the
@@ -82,6 +84,8 @@ def choose_base(agents: Sequence[AgentReport], machine: TrainingMachine) -> Base
     Args:
         agents: The reports on the agents.
         machine: The device, its free memory and its speed.
+        count: Returns the lengths of the sessions in tokens of a base model, by partition. Each
+            model has a tokenizer of its own, and another one counts up to twice as many tokens.
     """
     on_gpu = machine.device.name != "cpu"
     most_rows = max((count_rows(agent) for agent in agents), default=0)
@@ -90,15 +94,32 @@ def choose_base(agents: Sequence[AgentReport], machine: TrainingMachine) -> Base
     ordered = KNOWN_BASES if has_few_rows or not on_gpu else KNOWN_BASES[::-1]
     problems: list[str] = []
     for known in ordered:
-        outlooks = foresee_all(agents, known, machine)
-        problem = find_problem(agents, known, outlooks)
+        counts = count_for_base(known, count)
+        problem = find_problem(agents, known, counts, machine)
         if not problem:
             why = _explain(has_few_rows, most_rows, on_gpu, problems)
-            return BaseChoice(known.name, preset, why, outlooks)
+            return BaseChoice(known.name, preset, why)
         problems.append(f"{known.name} {problem}")
     smallest = KNOWN_BASES[0]
     why = f"no known model fits this machine and these sessions ({'; '.join(problems)})"
-    return BaseChoice(smallest.name, preset, why, foresee_all(agents, smallest, machine))
+    return BaseChoice(smallest.name, preset, why)
+
+
+def count_for_base(
+    known: KnownBase, count: Callable[[str], Mapping[str, TokenCounts]]
+) -> dict[str, TokenCounts]:
+    """Return the lengths of the sessions for a base model, by partition.
+
+    Without the tokenizer of the model, the tokens of the embedded model are counted: it knows fewer
+    words, so it counts more tokens.
+    """
+    counts = count(known.name)
+    if any(agent.is_estimate for agent in counts.values()):
+        counts = count(EMBEDDED)
+    return {
+        partition: msgspec.structs.replace(agent, base_model=known.name, context=known.context)
+        for partition, agent in counts.items()
+    }
 
 
 def _explain(has_few_rows: bool, most_rows: int, on_gpu: bool, problems: Sequence[str]) -> str:
@@ -117,20 +138,21 @@ def count_rows(agent: AgentReport) -> int:
 
 
 def foresee_all(
-    agents: Sequence[AgentReport], known: KnownBase, machine: TrainingMachine
+    agents: Sequence[AgentReport],
+    known: KnownBase,
+    counts: Mapping[str, TokenCounts],
+    machine: TrainingMachine,
 ) -> dict[str, TrainingOutlook]:
     """Return the expected training run of each agent that has answers, with the default options."""
     preset = PRESETS["gpu" if machine.device.name != "cpu" else "cpu"].get("sft_adapter", {})
     outlooks = {}
     for agent in agents:
-        if agent.contents.tokens:
-            counts = msgspec.structs.replace(
-                agent.contents.tokens, base_model=known.name, context=known.context
-            )
-            values = {**preset, "max_length": propose_max_length(counts)}
+        if agent.partition in counts:
+            lengths = counts[agent.partition]
+            values = {**preset, "max_length": propose_max_length(lengths)}
             options = AdapterConfig.model_validate({"base_model": known.name} | values)
             outlooks[agent.partition] = foresee_training(
-                options, known.shape, counts, count_rows(agent), machine
+                options, known.shape, lengths, count_rows(agent), machine
             )
     return outlooks
 
@@ -147,17 +169,20 @@ def propose_max_length(counts: TokenCounts) -> int:
 
 
 def find_problem(
-    agents: Sequence[AgentReport], known: KnownBase, outlooks: dict[str, TrainingOutlook]
+    agents: Sequence[AgentReport],
+    known: KnownBase,
+    counts: Mapping[str, TokenCounts],
+    machine: TrainingMachine,
 ) -> str:
     """Return why a base model does not fit, or an empty text."""
     too_long = sum(
         agent.contents.sessions
         for agent in agents
-        if agent.contents.tokens and agent.contents.tokens.p90 > known.context
+        if agent.partition in counts and counts[agent.partition].p90 > known.context
     )
     if too_long > MAX_SHARE_TOO_LONG * sum(agent.contents.sessions for agent in agents):
         return f"reads {known.context:,} tokens, and too many sessions are longer"
-    for outlook in outlooks.values():
+    for outlook in foresee_all(agents, known, counts, machine).values():
         if outlook.missing_gb:
             return f"needs {outlook.missing_gb:.1f} GB more memory than is free"
         if outlook.hours > MAX_HOURS:

@@ -27,8 +27,14 @@ from agent_pipeline.readiness.agent_report import AgentSettingsInForce, report_a
 from agent_pipeline.readiness.examination import Examination, ExaminationRules, examine
 from agent_pipeline.readiness.examination_pool import ExaminationPool
 from agent_pipeline.readiness.machine import measure_machine
-from agent_pipeline.readiness.report import AgentReport, Readiness
-from agent_pipeline.readiness.token_counts import ONE_AGENT, BaseTokens, TokenBudget, load_tokens
+from agent_pipeline.readiness.report import AgentReport, Readiness, TokenCounts
+from agent_pipeline.readiness.token_counts import (
+    ONE_AGENT,
+    BaseTokens,
+    TokenBudget,
+    count_tokens,
+    load_tokens,
+)
 from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.sessions.cost import NO_PRICES, Prices
 from agent_pipeline.sources.base import TraceSource, files_of
@@ -163,6 +169,16 @@ class Doctor:
                 budget,
             ),
         )
+
+    def count_tokens(self, base_model: str) -> dict[str, TokenCounts]:
+        """Return the lengths of the examined sessions in tokens of a base model, by partition."""
+        budget = TokenBudget.for_agents(len(self._examined))
+        tokens = self._load_tokens(base_model)
+        counts = {
+            str(key): count_tokens(examined.examination, tokens, budget.counted)
+            for key, examined in self._examined.items()
+        }
+        return {partition: count for partition, count in counts.items() if count is not None}
 
     def _list_deciding(self, key: PartitionKey, labels: Labels) -> list[object]:
         """Return the options and labels that decide on the sessions of an agent."""

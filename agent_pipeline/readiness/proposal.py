@@ -104,14 +104,20 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
 
 
 def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
-    """Return settings that remove blockers: sizes of the splits, and shortened sessions.
+    """Return settings that remove blockers: longer rows, sizes of the splits, shortened sessions.
 
-    The other proposed settings must be in force already, because they change the lengths and the
-    tasks.
+    The other proposed settings must be in force already. The base model and the schemas of the
+    tools change the lengths, and task patterns change the tasks.
 
     Args:
         agents: The reports on the agents.
     """
+    longer = []
+    for agent in agents:
+        tokens = agent.contents.tokens
+        length = propose_max_length(tokens) if tokens and not tokens.is_estimate else 0
+        if length > agent.max_length:
+            longer.append(_choose_length(agent, length))
     shortened = [
         Choice(
             ("agents", agent.partition, "assets", "sft_adapter"),
@@ -123,7 +129,16 @@ def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
         for agent in agents
         if agent.most_dropped is not None
     ]
-    return propose_split(agents) + shortened
+    return longer + propose_split(agents) + shortened
+
+
+def describe_lengths(agents: Sequence[AgentReport]) -> list[Choice]:
+    """Return the lengths of the training rows in force, as comments of the settings file."""
+    return [
+        _choose_length(agent, agent.max_length, agent.training, is_hint=True)
+        for agent in agents
+        if agent.contents.tokens
+    ]
 
 
 def propose_split(agents: Sequence[AgentReport]) -> list[Choice]:
@@ -192,15 +207,12 @@ def propose_settings(agent: AgentReport) -> list[str]:
     """Return lines for `pipeline.toml` that would improve what a report on an agent says."""
     judged = ("agents", agent.partition, "assets", "judged_sessions")
     choices = list(_propose_pattern(agent))
-    judges, tokens = agent.judges, agent.contents.tokens
+    judges = agent.judges
     if judges.undeclared_metrics and not (judges.acceptable or judges.unacceptable):
         choices += [
             _choose_direction((*judged, "metrics"), name, facts)
             for name, facts in judges.undeclared_metrics.items()
         ]
-    length = propose_max_length(tokens) if tokens and not tokens.is_estimate else 0
-    if length > agent.max_length:
-        choices.append(_choose_length(agent, length))
     choices += propose_remedies([agent])
     if agent.fuller_split is None and agent.outlook.share is not None:
         comment = (
@@ -303,7 +315,3 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
     }
     if declared:
         yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
-    tokens, outlook = contents.tokens, answers.base.outlooks.get(agent.partition)
-    if tokens and outlook:
-        needs_length = bool(propose_max_length(tokens)) and not tokens.is_estimate
-        yield _choose_length(agent, outlook.max_length, outlook, is_hint=not needs_length)

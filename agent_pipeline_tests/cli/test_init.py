@@ -1,6 +1,7 @@
 """The command init: the file that it writes, questions, and a second run."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.config.starting_file import Choice
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import EMBEDDED
+from agent_pipeline.models.device import EXACT
 from agent_pipeline.readiness import doctor as doctor_room
-from agent_pipeline.readiness.token_counts import BaseTokens
+from agent_pipeline.readiness.token_counts import BaseTokens, load_tokens
+from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline_tests.readiness import examined
 from agent_pipeline_tests.readiness.examined import chat, write_chats
 
@@ -126,6 +130,29 @@ def test_second_run_keeps_comments_values_and_order(project: Path) -> None:
     assert values["agents"]["p/a"]["task_pattern"] and values["base_model"]
     run("chats.jsonl", "--yes")
     assert written(project) == after
+
+
+def test_file_counts_as_the_screen_does(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file had the lengths of another base model's tokenizer, and a second run proposed a base
+    that is too short.
+    """
+    known = load_tokens(EMBEDDED, load_settings().cache_path, False)
+    monkeypatch.setattr(
+        doctor_room,
+        "load_tokens",
+        lambda name, *rest: known if name == EMBEDDED else BaseTokens(name, None, None, "a test"),
+    )
+    fast = TrainingMachine(EXACT, 64e9, 1e13)
+    monkeypatch.setattr(doctor_room.TrainingMachine, "measure", lambda: fast)
+    long_text = " and a thing" * 3_000
+    chats = [chat(f"s-{n}", f"find {n}{long_text}", judgment="acceptable") for n in range(12)]
+    write_chats(project / "chats.jsonl", chats)
+    done = run("chats.jsonl", "--yes")
+    assert load_settings().base_model != EMBEDDED
+    comments = " ".join(written(project).replace("#", " ").split())
+    longest = re.findall(r"longest session has ([\d,]+) tokens", comments)
+    assert longest and f"{longest[0]} (longest)" in " ".join(done.output.split())
+    assert "kept: base_model" not in run("chats.jsonl", "--yes").output
 
 
 def test_questions_change_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

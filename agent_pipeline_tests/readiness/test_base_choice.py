@@ -5,7 +5,7 @@ import pytest
 
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.models.device import EXACT, Device
-from agent_pipeline.readiness.base_choice import KNOWN_BASES, choose_base
+from agent_pipeline.readiness.base_choice import KNOWN_BASES, choose_base, foresee_all
 from agent_pipeline.readiness.report import AgentReport, TokenCounts
 from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.training.config import TrainingConfig
@@ -22,15 +22,16 @@ def small_agent(tmp_path_factory: pytest.TempPathFactory) -> AgentReport:
     return examine_one(write_chats(tmp_path_factory.mktemp("s") / "chats.jsonl", chats))
 
 
-def resize(agent: AgentReport, rows: int, p90: int, longest: int) -> AgentReport:
-    """The agent with other numbers of rows and tokens."""
-    tokens = TokenCounts(
-        base_model=EMBEDDED, median=p90 // 2, p90=p90, longest=longest, sampled=200
-    )
-    return msgspec.structs.replace(
-        agent,
-        tasks=msgspec.structs.replace(agent.tasks, rows={"train": rows, "select": 1, "test": 1}),
-        contents=msgspec.structs.replace(agent.contents, tokens=tokens),
+def with_rows(agent: AgentReport, rows: int) -> AgentReport:
+    """The agent with another number of rows."""
+    tasks = msgspec.structs.replace(agent.tasks, rows={"train": rows, "select": 1, "test": 1})
+    return msgspec.structs.replace(agent, tasks=tasks)
+
+
+def counts(p90: int, longest: int, **fields: bool) -> TokenCounts:
+    """The lengths of the sessions."""
+    return TokenCounts(
+        base_model=EMBEDDED, median=p90 // 2, p90=p90, longest=longest, sampled=200, **fields
     )
 
 
@@ -48,22 +49,43 @@ def test_base_fits_the_machine_and_the_rows(
     small_agent: AgentReport, machine: TrainingMachine, rows: int, p90: int, longest: int, name: str
 ) -> None:
     """The model is small on a CPU and for few rows. It reads 90 % of the sessions."""
-    choice = choose_base([resize(small_agent, rows, p90, longest)], machine)
+    agent, lengths = with_rows(small_agent, rows), {"p/a": counts(p90, longest)}
+    choice = choose_base([agent], machine, lambda base_model: lengths)
     assert choice.base_model == name, choice.why
-    (outlook,) = choice.outlooks.values()
+    known = next(known for known in KNOWN_BASES if known.name == name)
+    (outlook,) = foresee_all([agent], known, lengths, machine).values()
     assert not outlook.missing_gb and outlook.memory_gb > 0 and outlook.max_length >= p90
 
 
 def test_no_base_fits(small_agent: AgentReport) -> None:
     """The reason names each model. The smallest model is proposed all the same."""
-    choice = choose_base([resize(small_agent, 40, 90_000, 90_000)], CPU)
+    lengths = {"p/a": counts(90_000, 90_000)}
+    choice = choose_base([with_rows(small_agent, 40)], CPU, lambda base_model: lengths)
     assert choice.base_model == EMBEDDED
     assert all(known.name in choice.why for known in KNOWN_BASES)
 
 
 def test_long_sessions_raise_max_length(small_agent: AgentReport) -> None:
-    choice = choose_base([resize(small_agent, 40, 2_500, 3_000)], CPU)
-    assert choice.outlooks["p/a"].max_length == 3_072
+    lengths = {"p/a": counts(2_500, 3_000)}
+    outlooks = foresee_all([with_rows(small_agent, 40)], KNOWN_BASES[0], lengths, CPU)
+    assert outlooks["p/a"].max_length == 3_072
+
+
+def test_each_base_counts_with_its_own_tokenizer(small_agent: AgentReport) -> None:
+    """The lengths of one tokenizer chose another model: a second `init` proposed a base that does
+    not fit. Without its tokenizer, a model gets the larger counts of the embedded model.
+    """
+    machine = TrainingMachine(EXACT, 24e9, 4e11)
+    agents = [with_rows(small_agent, 40)]
+    qwen = KNOWN_BASES[1].name
+    own = {EMBEDDED: counts(9_000, 12_000), qwen: counts(5_000, 7_000)}
+    assert choose_base(agents, machine, lambda name: {"p/a": own[name]}).base_model == qwen
+    own[EMBEDDED] = counts(50_000, 60_000)
+    assert choose_base(agents, machine, lambda name: {"p/a": own[name]}).base_model == qwen
+    own[qwen] = counts(5_000, 7_000, is_estimate=True)
+    own[KNOWN_BASES[2].name] = counts(5_000, 7_000)
+    why = choose_base(agents, machine, lambda name: {"p/a": own[name]}).why
+    assert f"{qwen} reads 40,960 tokens" in why
 
 
 def test_known_sizes_are_those_of_the_models() -> None:

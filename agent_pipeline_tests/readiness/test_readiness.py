@@ -15,9 +15,7 @@ from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.evaluation.tool_effects import DECLARED, READ_NAME
 from agent_pipeline.judging.options import JudgingOptions
-from agent_pipeline.models.device import EXACT
-from agent_pipeline.readiness.base_choice import choose_base
-from agent_pipeline.readiness.proposal import Answers, propose_choices
+from agent_pipeline.readiness.proposal import propose_remedies
 from agent_pipeline.readiness.report import AgentReport, BlockerKind, Readiness
 from agent_pipeline.readiness.screen import (
     REASONS,
@@ -27,7 +25,6 @@ from agent_pipeline.readiness.screen import (
     describe_worth,
 )
 from agent_pipeline.readiness.scripts_of_writing import find_script
-from agent_pipeline.readiness.training_outlook import TrainingMachine
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline_tests.readiness.examined import (
     build_by_assets,
@@ -280,12 +277,7 @@ def test_long_rows_are_a_blocker_with_the_remedy(tmp_path: Path) -> None:
     assets = lines["agents"]["p/a"]["assets"]
     assert set(assets) == {"sft_adapter"}
     assert examine_one(store, agents=lines["agents"]).is_ready
-    base = choose_base(report.agents, TrainingMachine(EXACT, 64e9, 1e12))
-    written = [
-        choice.value
-        for choice in propose_choices(report, [str(store)], Answers(base=base))
-        if choice.name == "max_length"
-    ]
+    written = [choice.value for choice in propose_remedies([agent]) if choice.name == "max_length"]
     assert written == [assets["sft_adapter"]["max_length"]]
 
 
