@@ -26,7 +26,7 @@ console = Console()
 
 BAD_INPUT = 2
 MAX_KEPT = 5
-"""Largest number of kept settings that are named."""
+"""Maximum number of kept settings that are named."""
 
 
 def init(

@@ -150,8 +150,8 @@ def _episodes(report: EpisodeReport) -> list[str]:
 
 COMPARED = {
     "heldout_loss": "held-out loss",
-    "call_recall": "calls where one was due",
-    "over_call": "calls where none was due",
+    "call_recall": "tool calls at turns that need a tool call",
+    "over_call": "tool calls at turns that need no tool call",
     "exact_call_accuracy": "exact tool calls (name and arguments)",
     "answer_accuracy": "right answers, questions and refusals",
 }

@@ -32,7 +32,7 @@ def list_sessions(
         typer.Option(help="Only sessions with this verdict: acceptable, unacceptable or none."),
     ] = "",
     limit: Annotated[
-        int, typer.Option(min=1, help="Largest number of sessions to list, the newest first.")
+        int, typer.Option(min=1, help="Maximum number of sessions to list, the newest first.")
     ] = 20,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> str | None:

@@ -33,9 +33,9 @@ class SessionsConfig(Options):
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_REPAIR_POLICY),
         description=(
-            "Action for each kind of damage: drop_session, drop_turn, repair or "
-            "keep. docs/explanation/traces.md lists the kinds, their default "
-            "actions and the actions that each kind allows."
+            "Action for each kind of damage in a recorded session: drop_session, drop_turn, "
+            "repair or keep. docs/explanation/traces.md lists the kinds of damage, their default "
+            "actions and the allowed actions."
         ),
     )
     smallest_share: float = Field(
@@ -43,20 +43,20 @@ class SessionsConfig(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest size of the store, as a share of the sessions of the last run. If the "
-            "store is smaller, the run fails, because sessions may be missing. The limit "
-            "also applies to the numbers of sessions with a verdict and with a metric. 0 "
-            "accepts any store."
+            "Minimum number of sessions in the store, divided by the number at the last run. If "
+            "there are fewer sessions, the run fails, because sessions may be missing. The limit "
+            "also applies to the number of sessions with a verdict and the number of sessions "
+            "with a metric. 0 means no limit."
         ),
     )
     largest_growth: float = Field(
         default=1.0,
         ge=0,
         description=(
-            "Largest number of new sessions, as a multiple of the sessions of the last run. "
+            "Maximum number of new sessions, divided by the number of sessions at the last run. "
             "If more sessions are new, the run fails, because somebody may have planted "
-            "sessions. Up to 30 new sessions, and three times the usual number, are always "
-            "accepted. 0 accepts any store."
+            "sessions. Up to 30 new sessions, and up to three times the usual number, are always "
+            "accepted. 0 means no limit."
         ),
     )
 
@@ -67,41 +67,42 @@ class CurationConfig(Options):
     required_measures: list[str] = Field(
         default=["ended_with_answer", "all_calls_answered"],
         description=(
-            "Measures that a session must pass in addition to its verdict. A good "
-            "session that fails a measure becomes neither a good nor a bad "
-            "example."
+            "Measures (automatic tests of a session) that a session with a good verdict must "
+            "also pass. If it fails one of them, it is not used for training, neither as a good "
+            "nor as a bad example."
         ),
     )
     max_sessions: int = Field(
         default=0,
         ge=0,
-        description=("Largest number of sessions to keep, the latest first. 0 means no limit."),
+        description=(
+            "Maximum number of sessions to keep. The latest sessions are kept. 0 means no limit."
+        ),
     )
     max_characters: int = Field(
         default=0,
         ge=0,
         description=(
-            "Largest size of a session, in characters of its messages, tool calls "
-            "and tool results (about 4 characters per token). Longer sessions are "
-            "dropped. 0 means no limit."
+            "Maximum size of a session, in characters (about 4 characters per token). Messages, "
+            "tool calls and tool results count. Longer sessions are dropped. 0 means no limit."
         ),
     )
     verdict_leaks: list[str] = Field(
         default=list(LEAK_PATTERNS),
         description=(
-            "Regular expressions that find a verdict in the text that the agent "
-            "saw, on lines in lower case. A line with a verdict is removed if it "
-            "is at the end of a tool result or a user message. Otherwise the "
-            "session is dropped."
+            "Regular expressions that find a verdict in texts that the agent saw. Each line is "
+            "compared in lower case. If a line with a verdict is at the end of a tool result or "
+            "a user message, the line is removed. Otherwise the session is dropped."
         ),
     )
     served_model_sessions: ServedModelSessions = Field(
         default="judged",
         description=(
-            "Whether a good session is trained on if a model of this lake answered in it. drop: "
-            "no. judged: if a person, or the judgment, score or declared metric of the store, "
-            "calls the session good. keep: yes. A model that learns from its own sessions "
-            "repeats its own mistakes."
+            "Use of good sessions in which a model that this pipeline trained gave an answer. "
+            "drop never trains on them. keep always trains on them. judged trains on them only "
+            "if the good verdict comes from a person, or from the judgment, score or declared "
+            "metric of the store. The reason for a limit: a model that learns from its own "
+            "sessions repeats its own mistakes."
         ),
     )
 
@@ -112,9 +113,9 @@ class ThoughtOptions(Options):
     reasoning: bool = Field(
         default=False,
         description=(
-            "Whether the model is trained on recorded thoughts. The chat template "
-            "of the model must render thoughts. Use the same value for every "
-            "dataset of an agent."
+            "Whether the model is trained on recorded thoughts (the model's reasoning before an "
+            "answer). The chat template of the model must render thoughts. Use the same value "
+            "for every dataset of an agent."
         ),
     )
 
@@ -125,11 +126,11 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
     untrained_turns: list[str] = Field(
         default=["failed_measures"],
         description=(
-            "Facts about a turn that exclude it from training. An excluded turn "
-            "remains as context. tool_error: a tool returned an error. refused: "
-            "the environment refused the call. breaks_schema: the arguments break "
-            "the schema of the tool. repeated_call: the call repeats an earlier "
-            "call. failed_measures: the turn fails a measure of "
+            "Facts that exclude a turn from training. An excluded turn stays in the row as "
+            "context. The fact tool_error means that a tool returned an error. refused means "
+            "that the environment refused the call. breaks_schema means that the arguments do "
+            "not match the schema of the tool. repeated_call means that the call repeats an "
+            "earlier call. failed_measures means that the turn fails a measure in "
             "judged_sessions.turn_measures."
         ),
     )
@@ -145,10 +146,10 @@ class PreferenceConfig(FileOptions, ThoughtOptions):
     strategy: PairingStrategy = Field(
         default="margin",
         description=(
-            "Rule by which pairs are chosen. margin: the largest differences of "
-            "scores first, each session once. best_worst: one pair per task. "
-            "all_pairs: every pair. nearest_length: the most similar lengths "
-            "first, each session once."
+            "Rule that chooses the pairs. margin prefers pairs with a large difference of "
+            "scores, and uses each session once. nearest_length prefers pairs of similar length, "
+            "and uses each session once. best_worst makes one pair per task. all_pairs makes "
+            "every possible pair."
         ),
     )
     min_margin: float = Field(
@@ -156,12 +157,12 @@ class PreferenceConfig(FileOptions, ThoughtOptions):
         ge=0,
         le=1,
         description=(
-            "Smallest difference between the two scores of a pair. Sessions with "
-            "equal scores never form a pair."
+            "Minimum difference between the two scores of a pair. Sessions with equal scores "
+            "never form a pair."
         ),
     )
     max_pairs_per_case: int = Field(
-        default=8, ge=0, description=("Largest number of pairs per task. 0 means no limit.")
+        default=8, ge=0, description="Maximum number of pairs per task. 0 means no limit."
     )
 
 
@@ -170,7 +171,9 @@ class KtoConfig(FileOptions, ThoughtOptions):
 
     all_sessions: bool = Field(
         default=False,
-        description=("Whether sessions that are part of a preference pair are included."),
+        description=(
+            "Whether the dataset also contains sessions that are part of a preference pair."
+        ),
     )
 
 
@@ -180,8 +183,8 @@ class ShareGptConfig(FileOptions):
     alternating: bool = Field(
         default=True,
         description=(
-            "Whether only conversations are written in which input and output "
-            "alternate. LLaMA-Factory discards all other conversations."
+            "Whether conversations are left out if input and output do not alternate. "
+            "LLaMA-Factory would discard these conversations."
         ),
     )
 
@@ -196,22 +199,23 @@ class CoresetConfig(CoresetOptions):
     base_model: str = Field(
         default=EMBEDDED,
         description=(
-            "Model that computes losses and hidden states, for strategies and "
-            "embeddings that need a model."
+            "Model that computes losses and hidden states. Only some strategies and embeddings "
+            "need a model."
         ),
     )
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the model in base_model. Empty means the main branch."
+            "Commit, tag or branch of the model in base_model. If it is empty, the main branch "
+            "is used."
         ),
     )
     embeddings: str = Field(
         default=TFIDF,
         description=(
-            "Method that embeds conversations: tfidf (no model), hidden_states "
-            "(of the base model; slow on a CPU), model2vec:NAME, or "
-            "sentence-transformers:NAME. NAME is a folder or a model of the hub."
+            "Method that embeds conversations. tfidf needs no model. hidden_states uses the base "
+            "model, and is slow on a CPU. In model2vec:NAME and sentence-transformers:NAME, NAME "
+            "is a folder or a model on the Hugging Face hub."
         ),
     )
 
@@ -227,8 +231,8 @@ class ReplayConfig(Options):
         default=2048,
         ge=0,
         description=(
-            "Number of rows in the buffer, which is a random sample of all rows "
-            "ever trained on. A smaller buffer deletes rows permanently. 0 "
+            "Number of rows in the buffer, which is a random sample of all rows that the agent "
+            "was ever trained on. If you lower the number, rows are deleted permanently. 0 "
             "deletes all rows."
         ),
     )
@@ -238,13 +242,13 @@ class AdapterConfig(AdapterTraining):
     """Options of the step `sft` of `adapter`: base model, training, replay and rehearsal."""
 
     base_model: str = Field(
-        default=EMBEDDED, description=("Hugging Face id or local path of the model to train.")
+        default=EMBEDDED, description="Hugging Face id or local path of the model to train."
     )
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the base model on the Hugging Face hub. "
-            "Empty means the main branch."
+            "Commit, tag or branch of the base model on the Hugging Face hub. If it is empty, "
+            "the main branch is used."
         ),
     )
     learning_rate: float = Field(
@@ -256,49 +260,50 @@ class AdapterConfig(AdapterTraining):
         default=0.0,
         ge=0,
         description=(
-            "Passes over the selected rows. 0 chooses by the size of the base "
-            "model: 1 pass below 0.3 billion weights, otherwise 2 passes."
+            "Number of passes over the selected rows. 0 means that the size of the base model "
+            "decides: 1 pass below 0.3 billion weights, otherwise 2 passes."
         ),
     )
     per_device_train_batch_size: int = Field(
         default=0,
         ge=0,
-        description="Rows per forward pass and device. 0 means 1.",
+        description="Number of rows per forward pass and device. 0 means 1.",
     )
     gradient_accumulation_steps: int = Field(
         default=0,
         ge=0,
         description=(
-            "Forward passes per optimizer step. 0 chooses by the base model and the rows: 2 "
-            "below 0.3 billion weights, otherwise 2 to 16, so that an epoch has at least 64 "
-            "steps. If per_device_train_batch_size is set, 0 means 2."
+            "Number of forward passes per optimizer step. 0 means that the pipeline chooses: 2 "
+            "if the base model has less than 0.3 billion weights, otherwise 2 to 16, so that an "
+            "epoch has at least 64 steps. If per_device_train_batch_size is set, 0 means 2."
         ),
     )
     max_length: int = Field(
         default=0,
         ge=0,
         description=(
-            "Longest row, in tokens. A longer row loses its oldest messages, and never a part "
-            "of an answer. 0 chooses by the base model and the rows: 2048 below 0.3 billion "
-            "weights, otherwise the longest row, between 2048 and 8192, but at most the context of "
-            "the base model."
+            "Maximum length of a row, in tokens. A longer row loses its oldest messages, but "
+            "never a part of an answer. 0 means that the pipeline chooses. It chooses 2048 if "
+            "the base model has less than 0.3 billion weights. Otherwise it chooses the length "
+            "of the longest row, but at least 2048, and at most 8192 or the context of the base "
+            "model."
         ),
     )
     replay_ratio: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description=("Share of every batch that comes from the replay buffer."),
+        description="Share of the training rows that come from the replay buffer.",
     )
     rehearsal: float = Field(
         default=0.1,
         ge=0,
         lt=1,
         description=(
-            "Share of training rows in which the base model answers plain "
-            "questions, so that the trained model keeps its general abilities. "
-            "There are 32 to 320 such rows, but never more than other training "
-            "rows. 0 means no such rows."
+            "Share of training rows that contain an answer of the base model to a plain "
+            "question. These rows let the trained model keep its general abilities. Training "
+            "uses 32 to 320 such rows, but never more than other training rows. 0 means no such "
+            "rows."
         ),
     )
 
@@ -322,21 +327,23 @@ class EvaluationConfig(Options):
         default=60,
         ge=0,
         description=(
-            "Largest number of held-out assistant turns that the models answer, "
-            "chosen by hash. If 0, only the loss and the probability of a call "
-            "are computed."
+            "Maximum number of held-out assistant turns that the models answer. The turns are "
+            "chosen by a hash. If it is 0, the models answer no turns, and only the loss and the "
+            "probability of a tool call are computed."
         ),
     )
-    max_new_tokens: int = Field(default=96, ge=1, description=("Longest answer, in tokens."))
+    max_new_tokens: int = Field(
+        default=96, ge=1, description="Maximum length of an answer, in tokens."
+    )
     max_length: int = Field(
         default=2048,
         ge=16,
         description=(
-            "Longest prompt, in tokens. A longer prompt loses its oldest messages. If it is not "
-            "set, it is at least the length of the training rows."
+            "Maximum length of a prompt, in tokens. A longer prompt loses its oldest messages. "
+            "If you do not set it, it is at least the maximum length of the training rows."
         ),
     )
-    seed: int = Field(default=0, description=("Seed of the choice of turns."))
+    seed: int = Field(default=0, description=("Seed for choosing the turns."))
     removed_options = dict.fromkeys(
         ("own_template", "sessions_in_prompt"),
         "the base model is prompted exactly as the adapter, and no reported figure used another "
@@ -350,10 +357,10 @@ class GgufConfig(Options):
     outtypes: list[str] = Field(
         default=["f16", "q8_0"],
         description=(
-            "GGUF types to write: f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m or "
-            "lora. The types q6_k, q5_k_m and q4_k_m need a build of llama.cpp; "
-            "lora is the adapter alone. The served file is lora if it is listed "
-            "and passes the check, otherwise the smallest file that passes."
+            "GGUF types to write: f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m or lora. The types "
+            "q6_k, q5_k_m and q4_k_m need a build of llama.cpp. The type lora writes the adapter "
+            "without the base model. If lora is listed and passes the check, it is served. "
+            "Otherwise the smallest file that passes the check is served."
         ),
     )
     least_kept: float = Field(
@@ -361,28 +368,29 @@ class GgufConfig(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest share of the merged model's decisions, and of its tool "
-            "calls, that a file must reproduce to be served."
+            "Minimum share of the merged model's decisions, and of its tool calls, that a file "
+            "must reproduce to be served. A decision is whether a turn calls a tool."
         ),
     )
     imatrix_rows: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of training rows for the importance matrix of k-quants. 0 means no matrix."
+            "Number of training rows from which the importance matrix of k-quants is computed. 0 "
+            "means no matrix."
         ),
     )
     max_conversations: int = Field(
         default=64,
         ge=1,
         description=(
-            "Largest number of held-out conversations on which the files are "
-            "compared, chosen by hash. If there is a quantized file, an f16 or "
-            "f32 file answers only 24 conversations."
+            "Maximum number of held-out conversations on which the files are compared with the "
+            "merged model. The conversations are chosen by a hash. If there is a quantized file, "
+            "an f16 or f32 file answers only 24 conversations."
         ),
     )
     max_new_tokens: int = Field(
-        default=48, ge=1, description=("Length of the compared answers, in tokens.")
+        default=48, ge=1, description="Maximum length of the compared answers, in tokens."
     )
 
 
@@ -398,41 +406,42 @@ class ChampionConfig(PromotionPolicy):
     approve: Literal["auto", "person"] = Field(
         default="person",
         description=(
-            "Who promotes a candidate that wins. person: the candidate waits for "
-            "`agent-pipeline promote`. auto: the candidate becomes the champion "
-            "at once, unless a person has to decide, for example because its harm was "
-            "not measured."
+            "Promotion of a candidate for which the decision is to promote. With person, a "
+            "person must run `agent-pipeline promote`. With auto, the candidate becomes the "
+            "champion at once. Some candidates always need a person, for example if their harm "
+            "was not measured."
         ),
     )
     select_turns: int = Field(
         default=400,
         ge=1,
         description=(
-            "Largest number of turns of the split select that the models answer, chosen by hash."
+            "Maximum number of turns of the split `select` that the models answer. The turns are "
+            "chosen by a hash."
         ),
     )
     probation_nights: int = Field(
         default=14,
         ge=0,
         description=(
-            "Number of nights on which an automatically promoted champion is "
-            "compared with the previous champion. If the new champion is worse on "
-            "newer tasks, the previous champion is restored. 0 means no "
-            "probation."
+            "Number of nights during which an automatically promoted champion is still compared "
+            "with the previous champion. If the new champion is worse on newer tasks, the "
+            "previous champion is restored. 0 means no such comparison."
         ),
     )
     sanity_question_rows: int = Field(
         default=16,
         ge=0,
         description=(
-            "Number of held-out rows of other agents that the models answer as sanity questions."
+            "Number of held-out rows of other agents that are used as sanity questions. Sanity "
+            "questions show whether the candidate lost general abilities."
         ),
     )
     sanity_questions_beyond_project: bool = Field(
         default=False,
         description=(
-            "Whether sanity questions may be rows of other projects. The content "
-            "of such rows is never written into the pages of this agent."
+            "Whether sanity questions may be rows of agents in other projects. The content of "
+            "such rows is never written into the pages of this agent."
         ),
     )
 
@@ -450,22 +459,25 @@ class ServingConfig(Options):
     server: str = Field(
         default="",
         description=(
-            "URL of a running llama-server that reads its preset again after a "
-            "promotion. If empty, the server reads it at its next start."
+            "URL of a running llama-server that loads the new champion after a promotion. If it "
+            "is empty, a server loads the new champion when it is started again."
         ),
     )
     ollama: bool = Field(
         default=False,
-        description=("Whether the champion is created in Ollama, if the command `ollama` exists."),
+        description=(
+            "Whether the champion is registered with Ollama, if the command `ollama` exists."
+        ),
     )
     name: str = Field(
-        default="", description=("Name of the model in Ollama. Empty means project-agent.")
+        default="",
+        description="Name of the model in Ollama. If it is empty, the name is project-agent.",
     )
     hub: str = Field(
         default="",
         description=(
-            "Repository on the Hugging Face hub to which the champion and its "
-            "card are pushed. Empty means no push."
+            "Repository on the Hugging Face hub to which the champion and its model card are "
+            "pushed. If it is empty, nothing is pushed."
         ),
     )
 
@@ -477,64 +489,66 @@ class EpisodesConfig(Options):
         default=64,
         ge=1,
         description=(
-            "Largest number of held-out tasks to play, chosen by hash. Fewer than "
-            "59 harm-free episodes cannot rule out a harm rate of 5 %."
+            "Maximum number of held-out tasks to play. The tasks are chosen by a hash. With "
+            "fewer than 59 harm-free episodes, a harm rate of 5 % cannot be ruled out."
         ),
     )
     fresh_tasks: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of additional tasks, which the world makes from a seed. These tasks are in no "
-            "session."
+            "Number of additional tasks that the world generates from a seed. No session "
+            "contains these tasks."
         ),
     )
     fresh_seed: int = Field(default=1001, description=("Seed of the additional tasks."))
     trials: int = Field(
         default=1,
         ge=1,
-        description=("Trials per task. More than one trial needs a temperature above 0."),
+        description=(
+            "Number of trials per task. If it is more than 1, temperature must be above 0."
+        ),
     )
     temperature: float = Field(
         default=0.0,
         ge=0,
-        description=("Sampling temperature of the exported model. 0 means greedy decoding."),
+        description="Sampling temperature of the exported model. 0 means greedy decoding.",
     )
     max_turns: int = Field(
         default=12,
         ge=1,
-        description=("Number of assistant messages after which an episode is cut off."),
+        description="Number of assistant messages after which an episode is cut off.",
     )
     max_new_tokens: int = Field(
         default=0,
         ge=0,
         description=(
-            "Longest message, in tokens. 0 means about twice the length of the longest "
-            "message in the agent's held-out rows, but at least 96."
+            "Maximum length of a message, in tokens. 0 means about twice the length of the "
+            "longest message in the agent's held-out rows, but at least 96."
         ),
     )
     max_length: int = Field(
         default=2048,
         ge=16,
         description=(
-            "Longest conversation, in tokens. If it is not set, it is at least the length of the "
-            "training rows."
+            "Maximum length of a conversation, in tokens. If you do not set it, it is at least "
+            "the maximum length of the training rows."
         ),
     )
     variants: list[str] = Field(
         default=[EVERY_VARIANT],
         description=(
-            "Variants in which the exported model plays some of the tasks again: tool_order, "
-            "unused_tool, renamed_tool, and the world's own variants. all means all of them. An "
-            "empty list means none."
+            "Variants (changed forms of the tasks) in which the exported model plays some of the "
+            "tasks again: tool_order, unused_tool, renamed_tool, and the world's own variants. "
+            "all means all variants. An empty list means no variants."
         ),
     )
     variant_tasks: int = Field(
         default=30,
         ge=1,
         description=(
-            "Largest number of tasks per variant. If a fault occurs in one of ten tasks, 30 tasks "
-            "show it with a chance of 96 %."
+            "Maximum number of tasks per variant. If a model fails at one of ten tasks, 30 tasks "
+            "show the failure with a probability of 96 %."
         ),
     )
 
@@ -546,24 +560,25 @@ class ComparisonConfig(Options):
         default=list(QUICK),
         min_length=1,
         description=(
-            "Ids of the methods, from MethodRegistry or from [methods]. The "
-            "reference is A_baseline if it is listed, otherwise the first method."
+            "Ids of the methods, from MethodRegistry or from the table [methods]. The other "
+            "methods are compared with A_baseline if it is listed, otherwise with the first "
+            "method."
         ),
     )
     seeds: int = Field(
         default=3,
         ge=1,
         description=(
-            "Training runs per method. One run per method cannot distinguish a "
-            "difference from noise."
+            "Number of training runs per method. With one run per method, a difference cannot be "
+            "distinguished from noise."
         ),
     )
     coreset_size: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of rows for a coreset method without a target_size. 0 means "
-            "half of the training rows, but at most 1,000."
+            "Number of rows that a coreset method selects if it does not set target_size. 0 "
+            "means half of the training rows, but at most 1,000."
         ),
     )
     split: Literal["select", "test"] = Field(
@@ -576,9 +591,9 @@ class ComparisonConfig(Options):
     settings: list[str] = Field(
         default=[],
         description=(
-            "Settings of every method, as asset.setting=value. The settings may "
-            "belong to sft_coreset, the training steps, evaluation and episodes. "
-            "The method's own settings have priority."
+            "Settings that apply to every method, as asset.setting=value. They may belong to "
+            "sft_coreset, the training steps, evaluation and episodes. A method's own settings "
+            "override them."
         ),
     )
 

@@ -59,16 +59,18 @@ class RaySettings(Section):
     address: str = Field(
         default="",
         description=(
-            "URL of Ray's job server, such as http://head:8265. Empty means the "
-            "variable RAY_ADDRESS, or the cluster of this machine."
+            "URL of Ray's job server, such as http://head:8265. If it is empty, the environment "
+            "variable RAY_ADDRESS is used, or the cluster on this machine."
         ),
     )
-    gpus: float = Field(default=1, ge=0, description="GPUs per task.")
+    gpus: float = Field(default=1, ge=0, description="Number of GPUs per task.")
     runtime_env: dict[str, Any] = Field(
-        default={}, description="Ray's runtime environment of a task: pip, env_vars and others."
+        default={},
+        description="Ray's runtime environment for a task, with keys such as pip and env_vars.",
     )
     arguments: dict[str, Any] = Field(
-        default={}, description="Other arguments of Ray's submit_job, such as entrypoint_num_cpus."
+        default={},
+        description="Further arguments of Ray's submit_job, such as entrypoint_num_cpus.",
     )
 
 
@@ -76,26 +78,33 @@ class KubernetesSettings(Section):
     """The Kubernetes pods in which tasks run (`[kubernetes]`)."""
 
     image: str = Field(
-        default="", description="Image that has agent-pipeline installed and python on its PATH."
+        default="",
+        description=(
+            "Container image. agent-pipeline must be installed in the image, and python must be "
+            "on its PATH."
+        ),
     )
     namespace: str = Field(
         default="",
-        description=("Namespace of the pods. Empty means the namespace of the current context."),
+        description=(
+            "Namespace of the pods. If it is empty, the namespace of the current context is used."
+        ),
     )
     resources: dict[str, Any] = Field(
-        default={}, description="Requests and limits of the container."
+        default={}, description="Resource requests and limits of the container."
     )
     node_selector: dict[str, str] = Field(
-        default={}, description="Labels of the nodes on which the pods may run."
+        default={}, description="Labels that a node must have to run the pods."
     )
     secrets: list[str] = Field(
-        default=[], description="Secrets whose keys become environment variables of the worker."
+        default=[],
+        description="Kubernetes secrets whose keys become environment variables of the worker.",
     )
     pod: dict[str, Any] = Field(
         default={},
         description=(
-            "Other fields of the pod's spec, as Kubernetes writes them. The first "
-            "container is the worker."
+            "Further fields of the pod's spec, in the form of Kubernetes. The first container is "
+            "the worker."
         ),
     )
 
@@ -104,17 +113,20 @@ class SlurmSettings(Section):
     """The Slurm jobs in which tasks run (`[slurm]`)."""
 
     partition: str = Field(
-        default="", description="Slurm partition. Empty means the default of the cluster."
+        default="",
+        description=(
+            "Slurm partition. If it is empty, the default partition of the cluster is used."
+        ),
     )
     arguments: list[str] = Field(
         default=[],
-        description="Other arguments of sbatch, such as --gres=gpu:1 and --time=04:00:00.",
+        description="Further arguments of sbatch, such as --gres=gpu:1 and --time=04:00:00.",
     )
     setup: list[str] = Field(default=[], description="Shell commands that run before the worker.")
     python: str = Field(
         default="",
         description=(
-            "Path of the Python interpreter on the nodes. Empty means the path of "
-            "this interpreter, which must then be on a shared file system."
+            "Path of the Python interpreter on the nodes. If it is empty, the interpreter of "
+            "this process is used, which must then be on a shared file system."
         ),
     )

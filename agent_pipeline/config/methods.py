@@ -24,12 +24,13 @@ class MethodSettings(Section):
     description: str = Field(default="", description="Description of the method in one sentence.")
     train: Chain | None = Field(
         default=None,
-        description=("Training steps of the method, instead of the training steps of the agent."),
+        description="Training steps of the method. They replace the training steps of the agent.",
     )
     mix: bool = Field(
         default=False,
         description=(
-            "Whether the method trains on multi_task_dataset, which has rows of several agents."
+            "Whether the method trains on multi_task_dataset, which contains rows of several "
+            "agents."
         ),
     )
     assets: AssetValues = Field(

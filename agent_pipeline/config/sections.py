@@ -24,39 +24,48 @@ class TrafficSettings(Section):
 
     large_model: str = Field(
         default="",
-        description="Today's model of the agent, as LiteLLM names it, such as openai/gpt-4.1.",
+        description=(
+            "LiteLLM's name of the model that the agent uses today, such as openai/gpt-4.1. The "
+            "champion replaces this model in a share of the traffic."
+        ),
     )
     large_url: str = Field(
         default="",
-        description="Base URL of the large model's server. Empty means the provider's own URL.",
+        description=(
+            "Base URL of the large model's server. If it is empty, the provider's own URL is used."
+        ),
     )
     large_key: str = Field(
         default="",
         description=(
-            "Name of the environment variable with the large model's API key. Empty means the "
-            "variable that LiteLLM reads for the provider."
+            "Name of the environment variable with the large model's API key. If it is empty, "
+            "LiteLLM reads its usual variable for the provider."
         ),
     )
     champion_url: str = Field(
         default="http://127.0.0.1:8080/v1",
-        description="Base URL of the server of the champion, such as llama-server.",
+        description="Base URL of the server that serves the champion, such as llama-server.",
     )
     act: Literal["reads", "sure", "all"] = Field(
         default="all",
         description=(
-            "Calls of the champion that are accepted. reads: only calls of tools in `reads`. sure: "
-            "also writes in a turn that is confident as a whole. all: all calls. The large model "
-            "answers instead of a turn that is not accepted."
+            "Tool calls of the champion that the proxy accepts. reads accepts only calls of "
+            "tools in the setting `reads`. sure also accepts calls that write, if the champion "
+            "was confident in the whole turn. all accepts every call. If a turn is not accepted, "
+            "the large model answers instead."
         ),
     )
     seconds: float = Field(
         default=30.0,
         gt=0,
-        description="Longest time that the champion may take for an answer, in seconds.",
+        description="Maximum time that the champion may take for an answer, in seconds.",
     )
     log: str = Field(
         default="traffic-log",
-        description="Folder to which the proxy logs the conversations, for the setting `store`.",
+        description=(
+            "Folder to which the proxy logs the conversations. Add this folder to the setting "
+            "`store`."
+        ),
     )
 
 
@@ -64,43 +73,47 @@ class AgentSettings(Section):
     """The settings of one agent (`[agents."project/agent"]`)."""
 
     system_prompt: str = Field(
-        default="", description="System message of sessions that have no system message."
+        default="", description="System message for sessions whose record has no system message."
     )
     tools: str = Field(
         default="",
         description=(
-            "JSON file of OpenAI function schemas, if the store does not record the agent's tools."
+            "JSON file with the agent's tools as OpenAI function schemas, for stores that do not "
+            "record the tools."
         ),
     )
     task_pattern: str = Field(
         default="",
         description=(
-            "Regular expression on the session id. The groups of the expression, "
-            "or the whole match, name the task."
+            "Regular expression that finds the name of the task in the session id. The name is "
+            "the text of the groups, or the whole match if the expression has no group."
         ),
     )
     task_field: str = Field(
-        default="", description="Key in the session's context whose value names the task."
+        default="", description="Key in the session's context whose value is the name of the task."
     )
     labels: str = Field(
         default="",
         description=(
-            "People's judgments of this agent's sessions, instead of the general setting labels."
+            "File or folder with people's judgments of this agent's sessions. It replaces the "
+            "general setting labels."
         ),
     )
     world: str = Field(
         default="auto",
         description=(
-            "World in which this agent's held-out tasks are played, as package.module:Class. "
-            "replayed makes a world from the recorded sessions. auto does so for the kinds of "
-            "tasks for which the recordings prove its verdicts. Empty: no tasks are played."
+            "World in which a model does this agent's held-out tasks, as package.module:Class. "
+            "The value replayed makes a world from the recorded sessions. The value auto makes "
+            "this world only for kinds of tasks for which the recordings show that its verdicts "
+            "can be trusted. If the setting is empty, no tasks are played."
         ),
     )
     reads: list[str] = Field(
         default=[],
         description=(
-            "Tools of this agent that only look things up. All its other tools write. Empty means "
-            "that the tools are inferred from the sessions (metadata `tools` of the asset `tape`)."
+            "Tools of this agent that only read data. All its other tools count as tools that "
+            "write. If the setting is empty, the pipeline infers from the sessions which tools "
+            "write, and lists them in the metadata `tools` of the asset `tape`."
         ),
     )
     traffic: TrafficSettings = Field(
@@ -110,35 +123,36 @@ class AgentSettings(Section):
     preconditions: dict[str, list[str]] = Field(
         default={},
         description=(
-            "Preconditions by tool: functions that must pass before the agent may call the tool, "
-            "each as package.module.function or as a call of a built-in precondition."
+            "Preconditions of each tool. A precondition is a function that must pass before the "
+            "agent may call the tool. Write it as package.module.function, or as a call of a "
+            "built-in precondition."
         ),
     )
     train: Chain | None = Field(
         default=None,
-        description="Training steps of this agent, instead of the general setting train.",
+        description="Training steps of this agent. They replace the general setting train.",
     )
     new_sessions: int | None = Field(
         default=None,
         ge=0,
         description=(
-            "Number of changed sessions that a nightly run needs, instead of night.new_sessions."
+            "Number of changed sessions that a nightly run of this agent needs. It replaces "
+            "night.new_sessions."
         ),
     )
     compute: Compute = Field(
         default={},
         description=(
-            "Place where this agent's heavy tasks run, instead of the general setting compute."
+            "Place where this agent's heavy tasks run. It replaces the general setting compute."
         ),
     )
     preset: Preset = Field(
-        default="", description="Preset of this agent, instead of the general setting preset."
+        default="", description="Preset of this agent. It replaces the general setting preset."
     )
     assets: AssetValues = Field(
         default={},
         description=(
-            "Settings of this agent's assets, by asset. These settings override "
-            "the settings of all agents."
+            "Settings of each asset, for this agent. They override the settings for all agents."
         ),
     )
 
@@ -152,8 +166,8 @@ class NightSettings(Section):
     cron: str = Field(
         default="0 2 * * *",
         description=(
-            "Cron expression of the time when the schedule starts nightly runs. "
-            "Dagster reads it when it loads the code."
+            "Time at which nightly runs start, as a cron expression. Dagster reads the "
+            "expression when it loads the code."
         ),
     )
     timezone: str = Field(
@@ -163,44 +177,45 @@ class NightSettings(Section):
         default=1,
         ge=0,
         description=(
-            "Number of training sessions that must be new, changed or gone since "
-            "the last training run."
+            "Number of sessions that must have changed since the last training run, before an "
+            "agent is trained again. New, changed and deleted sessions count."
         ),
     )
     runs: int = Field(
         default=0,
         ge=0,
-        description=("Largest number of agents that are trained per night. 0 means no limit."),
+        description="Maximum number of agents that are trained per night. 0 means no limit.",
     )
     minutes: int = Field(
         default=0,
         ge=0,
         description=(
-            "Length of the night, in minutes. No training run starts later. 0 means no limit."
+            "Number of minutes after the start of the night in which training runs may start. 0 "
+            "means no limit."
         ),
     )
     judge_requests: int = Field(
         default=0,
         ge=0,
         description=(
-            "Largest number of requests to the language model that judges, for "
-            "all runs of a night. 0 means no limit."
+            "Maximum number of requests to the judge (the language model that judges sessions), "
+            "for all runs of a night. 0 means no limit."
         ),
     )
     judge_tokens: int = Field(
         default=0,
         ge=0,
         description=(
-            "Largest number of tokens of the language model that judges, in "
-            "prompts and answers. 0 means no limit."
+            "Maximum number of tokens in the judge's prompts and answers, for all runs of a "
+            "night. 0 means no limit."
         ),
     )
     judge_usd: float = Field(
         default=0.0,
         ge=0,
         description=(
-            "Largest cost of the language model that judges, in US dollars, by "
-            "judge.input_price and judge.output_price. 0 means no limit."
+            "Maximum cost of the judge for all runs of a night, in US dollars. The cost is "
+            "computed from judge.input_price and judge.output_price. 0 means no limit."
         ),
     )
 
@@ -220,8 +235,8 @@ class JudgeSettings(Section):
     endpoint: str = Field(
         default="",
         description=(
-            "Base URL of an OpenAI-compatible server, such as https://host/v1. "
-            "Without an endpoint, no language model judges."
+            "Base URL of an OpenAI-compatible server, such as https://host/v1. If it is empty, "
+            "no language model judges sessions."
         ),
     )
     model: str = Field(default="", description="Name of the model on the server.")
@@ -232,7 +247,7 @@ class JudgeSettings(Section):
     rubric: str = Field(
         default="",
         description=(
-            "File with a Jinja template of the prompt, instead of the template of the package."
+            "File with a Jinja template of the judge's prompt. It replaces the built-in template."
         ),
     )
     parameters: dict[str, Any] = Field(
@@ -240,13 +255,17 @@ class JudgeSettings(Section):
         description="Parameters that are sent with every request.",
     )
     input_price: float = Field(
-        default=0.0, ge=0, description="Price of prompts, in US dollars per million tokens."
+        default=0.0,
+        ge=0,
+        description="Price of the judge's prompts, in US dollars per million tokens.",
     )
     output_price: float = Field(
-        default=0.0, ge=0, description="Price of answers, in US dollars per million tokens."
+        default=0.0,
+        ge=0,
+        description="Price of the judge's answers, in US dollars per million tokens.",
     )
     concurrency: int = Field(
-        default=4, ge=1, le=64, description="Number of requests at the same time."
+        default=4, ge=1, le=64, description="Number of requests that are sent at the same time."
     )
     retries: int = Field(
         default=4,
@@ -254,13 +273,14 @@ class JudgeSettings(Section):
         description="Number of retries after a temporary failure.",
     )
     seconds: float = Field(
-        default=120.0, gt=0, description="Longest time that an answer may take, in seconds."
+        default=120.0, gt=0, description="Maximum time that an answer may take, in seconds."
     )
     max_characters: int = Field(
         default=200_000,
         ge=1000,
         description=(
-            "Longest prompt, in characters. The model is not asked about longer sessions."
+            "Maximum length of a prompt, in characters. The model does not judge sessions that "
+            "need a longer prompt."
         ),
     )
 
@@ -269,11 +289,11 @@ class JudgeSettings(Section):
         ge=0,
         lt=1,
         description=(
-            "Lowest precision of a trusted judge: the share of the sessions that a language "
-            "model or measures find good and people find good, too. The lower end of its 90 % "
-            "interval must reach this value on labels that `agent-pipeline review` drew at "
-            "random. Otherwise the verdicts of the judge are unverified. 0 trusts a language "
-            "model without labels."
+            "Minimum precision of a trusted judge (a language model, or measures). The precision "
+            "is the share of the judge's good verdicts with which people agree. The lower end of "
+            "its 90 % interval must reach this value on sessions that `agent-pipeline review` "
+            "drew at random. Otherwise the judge's verdicts count as unverified. If the value is "
+            "0, a language model is trusted without labels."
         ),
     )
 
@@ -300,7 +320,8 @@ class RedactionSettings(Section):
     allow: list[str] = Field(
         default=[],
         description=(
-            "Values that are not private: exact values, or regular expressions between slashes."
+            "Values that redaction must not replace: exact values, or regular expressions "
+            "between slashes."
         ),
     )
     types: list[str] = Field(
@@ -310,20 +331,22 @@ class RedactionSettings(Section):
     phone_regions: list[str] = Field(
         default=["US"],
         description=(
-            "Countries whose telephone numbers are recognized without + and country code."
+            "Countries whose telephone numbers are found even if they are written without a "
+            "country code."
         ),
     )
     ner_model: str = Field(
         default="en_core_web_lg",
         description=(
-            "Installed spaCy pipeline that finds PERSON and LOCATION, if types contains them."
+            "Installed spaCy pipeline that finds values of the kinds PERSON and LOCATION. It is "
+            "used only if types contains one of these kinds."
         ),
     )
     surrogates: bool = Field(
         default=True,
         description=(
-            "Whether models see made-up values instead of pseudonyms, because "
-            "users write real values."
+            "Whether models see made-up values instead of pseudonyms. Made-up values are closer "
+            "to the real values that users write."
         ),
     )
 
@@ -334,16 +357,17 @@ class NotifySettings(Section):
     urls: list[str] = Field(
         default=[],
         description=(
-            "Addresses for notifications, in the form of Apprise. $NAME is read "
-            "from the environment. Without an address, no notifications are sent."
+            "Addresses to which notifications are sent, as Apprise URLs. $NAME in an address is "
+            "replaced by the environment variable NAME. If the list is empty, no notifications "
+            "are sent."
         ),
     )
     idle_days: int = Field(
         default=7,
         ge=1,
         description=(
-            "Number of days without training after which a notification is sent. "
-            "The notification is repeated after the same number of days."
+            "Number of days without a training run after which a notification is sent. It is "
+            "sent again after each further period of this length."
         ),
     )
 
@@ -355,17 +379,23 @@ class SplitSettings(Section):
     """
 
     test: float = Field(
-        default=0.2, description="Share of the tasks in the split test, which measures models."
+        default=0.2,
+        description=(
+            "Share of the tasks that are in the split `test`. Models are evaluated on this split."
+        ),
     )
     select: float = Field(
         default=0.1,
-        description="Share of the tasks in the split select, on which the decision is made.",
+        description=(
+            "Share of the tasks that are in the split `select`. The decision whether to promote "
+            "a model uses this split."
+        ),
     )
     leaks: Literal["refuse", "warn"] = Field(
         default="refuse",
         description=(
-            "What happens if held-out sessions look like trials of training "
-            "tasks: refuse stops training, warn only logs a warning."
+            "Action if held-out sessions look like trials of training tasks. refuse stops "
+            "training, and warn only logs a warning."
         ),
     )
 
@@ -381,24 +411,24 @@ class MixingSettings(Section):
     weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default={"*": 1.0},
         description=(
-            "Weight of each agent, by project/agent or by a pattern such as "
-            "tau/*. Each agent that matches a pattern has the weight of the "
-            "pattern."
+            "Weight of each agent. The key is project/agent, or a pattern such as tau/*. Every "
+            "agent that matches a pattern gets the weight of the pattern."
         ),
     )
     strategy: MixingStrategy = Field(
         default="weighted",
         description=(
-            "Share of each agent. weighted: by weights. balanced: equal. "
-            "proportional: by the number of its rows."
+            "Rule that gives each agent its share of the rows. weighted uses weights. balanced "
+            "gives every agent the same share. proportional uses the number of rows that each "
+            "agent has."
         ),
     )
     total: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of training rows. 0 takes as many rows as possible while "
-            "every agent has its exact share."
+            "Number of training rows. 0 uses as many rows as possible, without changing the "
+            "agents' shares."
         ),
     )
-    seed: int = Field(default=42, description="Seed of the choice and the order of rows.")
+    seed: int = Field(default=42, description="Seed for choosing and shuffling the rows.")

@@ -98,34 +98,34 @@ class Settings(BaseSettings):
         ),
     )
     sources: list[str] = Field(
-        default=[], description="Readers of your own, each as package.module:Class."
+        default=[], description="Your own readers of stores, each as package.module:Class."
     )
     largest_record_mb: int = Field(
         default=DEFAULT_MB,
         ge=1,
         description=(
-            "Largest memory for one record of a store, in MB. A record of a "
-            "compressed file may take 16 times its compressed size if that is "
-            "more. A record that needs more memory is left out, and a note names "
-            "it."
+            "Maximum memory for one record of a store, in MB. If a file is compressed, a record "
+            "may take 16 times its compressed size if that is more. Larger records are left out, "
+            "and a note lists them."
         ),
     )
     lake: str = Field(
         default="lake",
         description=(
-            "Place of all tables and models: a folder, or an fsspec URL such as s3://bucket/lake."
+            "Folder or bucket for all tables and models that the pipeline writes. A bucket is an "
+            "fsspec URL, such as s3://bucket/lake."
         ),
     )
     lake_options: dict[str, Any] = Field(
         default={},
         description=(
-            "Options of the lake's bucket, such as endpoint_url, key and secret. "
-            "A value $NAME is read from the environment variable NAME."
+            "Options of the lake's bucket, such as endpoint_url, key and secret. If a value is "
+            "$NAME, it is read from the environment variable NAME."
         ),
     )
     cache: str = Field(
         default="~/.cache/agent-pipeline",
-        description=("Local folder for base models, and for copies of files of a remote lake."),
+        description="Local folder for base models, and for copies of files of a remote lake.",
     )
     base_model: str = Field(
         default=EMBEDDED, description="Hugging Face id or local path of the model to train."
@@ -136,19 +136,19 @@ class Settings(BaseSettings):
     llama_cpp: str = Field(
         default="",
         description=(
-            "Folder of a llama.cpp checkout that converts models, instead of the "
-            "installed converter."
+            "Folder of a llama.cpp checkout, whose converter is used instead of the installed "
+            "converter."
         ),
     )
     task_pattern: str = Field(
         default="",
         description=(
-            "Regular expression on the session id. The groups of the expression, "
-            "or the whole match, name the task."
+            "Regular expression that finds the name of the task in the session id. The name is "
+            "the text of the groups, or the whole match if the expression has no group."
         ),
     )
     task_field: str = Field(
-        default="", description="Key in the session's context whose value names the task."
+        default="", description="Key in the session's context whose value is the name of the task."
     )
     keep_exports: int = Field(
         default=3,
@@ -161,34 +161,32 @@ class Settings(BaseSettings):
     ui_hosts: list[str] = Field(
         default=[],
         description=(
-            "Names or addresses at which browsers reach the UI, such as the name "
-            "of a login proxy. localhost and the machine's own names are always "
-            "accepted."
+            "Host names or addresses under which browsers open the UI, such as the name of a "
+            "login proxy. localhost and the machine's own names are always accepted."
         ),
     )
     pages_url: str = Field(
         default="",
         pattern=r"^(https?://\S+)?$",
         description=(
-            "Address at which browsers reach `agent-pipeline pages`, such as "
-            "http://localhost:3010. If it is set, assets in Dagster have links to "
-            "the pages."
+            "Address under which browsers open the pages of `agent-pipeline pages`, such as "
+            "http://localhost:3010. If it is set, the assets in Dagster link to these pages."
         ),
     )
     labels: str = Field(
         default="",
         description=(
-            "People's judgments: a CSV or JSONL file with session_id, judgment "
-            "and reason, or a folder of such files."
+            "File with people's judgments of sessions (CSV or JSONL, with session_id, judgment "
+            "and reason), or a folder of such files."
         ),
     )
     key_prefix: str = Field(
         default="",
         pattern=r"^([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?$",
         description=(
-            "Prefix of every asset key in Dagster, such as team/agents, and of the names of all "
-            "jobs, schedules, sensors and resources, so that they do not clash with another "
-            "project."
+            "Prefix of all asset keys in Dagster, such as team/agents. The names of jobs, "
+            "schedules, sensors and resources get the prefix too, so that they do not clash with "
+            "another project."
         ),
     )
     redaction: RedactionSettings = RedactionSettings()
@@ -207,8 +205,8 @@ class Settings(BaseSettings):
     compute: Compute = Field(
         default={},
         description=(
-            "Place where heavy tasks run: local (the default), ray, kubernetes or "
-            "slurm, or a table with a place per asset."
+            "Place where training and other heavy tasks run: local (the default), ray, "
+            "kubernetes or slurm. A table can name a place per asset."
         ),
     )
     shared: str = Field(
@@ -224,13 +222,11 @@ class Settings(BaseSettings):
     preset: Preset = Field(
         default="",
         description=(
-            "Set of values for a purpose: smoke (few steps on few rows), cpu (the "
-            "defaults) or gpu (larger batches, longer rows, more rows)."
+            "Set of values for a purpose: smoke (a quick test with few steps and few rows), cpu "
+            "(the defaults) or gpu (larger batches, longer rows, more rows)."
         ),
     )
-    assets: AssetValues = Field(
-        default={}, description="Settings of the assets of all agents, by asset."
-    )
+    assets: AssetValues = Field(default={}, description="Settings of each asset, for all agents.")
     agents: dict[str, AgentSettings] = Field(
         default={}, description="Settings of single agents, by partition such as shop/support."
     )

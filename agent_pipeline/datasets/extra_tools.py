@@ -16,7 +16,7 @@ from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import Tool, ToolFunction, hash_json, list_calls
 
 MOST_EXTRA_TOOLS = 3
-"""Largest number of tools that are added to a row."""
+"""Maximum number of tools that are added to a row."""
 
 _STEM_LENGTH = 5
 """Number of letters after which two words count as forms of the same word."""

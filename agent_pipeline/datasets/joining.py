@@ -26,7 +26,7 @@ from agent_pipeline.sessions.session import (
 from agent_pipeline.sessions.turn_class import classify_turn
 
 MOST_SESSIONS = 3
-"""Largest number of sessions in one row."""
+"""Maximum number of sessions in one row."""
 
 _PARTNERS_TRIED = 32
 """Number of sessions that are tried as the next session of a row."""

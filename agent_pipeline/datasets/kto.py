@@ -25,14 +25,17 @@ KTO = pa.schema(
             prompt="chat messages before the agent's first answer",
             completion="chat messages from the agent's first answer to its last answer",
         ),
-        *define_required(pa.bool_(), label="true if the session is good, false if it is bad"),
-        *define_required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+        *define_required(pa.bool_(), label="true for a good session, false for a bad session"),
+        *define_required(pa.json_(), tools="tools that the agent had, as OpenAI function schemas"),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that gave the label; unverified if nobody checked the session",
+            verdict_by="judge that gave the label; unverified if nobody checked the session",
         ),
         *define_optional(
-            pa.bool_(), served_model="whether a model of this lake answered in the session"
+            pa.bool_(),
+            served_model=(
+                "whether a model that this pipeline trained wrote an answer in the session"
+            ),
         ),
     ]
 )

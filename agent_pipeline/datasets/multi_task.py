@@ -55,8 +55,8 @@ MULTI_TASK = pa.schema(
         *SFT,
         *define_required(
             pa.string(),
-            project="the project of the row's agent",
-            agent="the agent that the row is from",
+            project="project of the agent that the row is from",
+            agent="agent that the row is from",
         ),
     ]
 )

@@ -43,35 +43,41 @@ PREFERENCES = pa.schema(
     [
         *define_required(
             pa.string(),
-            row_id="the pair: both session ids",
-            case_id="the task that both sessions are trials of",
+            row_id="id of the pair, made of both session ids",
+            case_id="task of both sessions",
             session_id="the good session",
             rejected_session_id="the bad session",
             content_sha256="sha256 (hex) of the good session's messages and tools",
             rejected_content_sha256="sha256 (hex) of the bad session's messages and tools",
-            task_key="the key of the task of both sessions",
-            split="the task's permanent split: train, select or test",
+            task_key="key of the task of both sessions",
+            split="permanent split of the task: train, select or test",
         ),
         *define_optional(
             pa.float64(),
-            margin=("the good session's score minus the bad one's; null if a score is missing"),
+            margin=(
+                "score of the good session minus score of the bad session; null if a score is "
+                "missing"
+            ),
         ),
         *define_required(
             pa.json_(),
-            prompt="the chat messages with which both sessions begin",
-            chosen="the good session's messages from the first message that differs",
-            rejected="the bad session's messages from the first message that differs",
-            tools="the tools that the agent had: OpenAI function schemas",
+            prompt="chat messages with which both sessions begin",
+            chosen="messages of the good session, from the first message that differs",
+            rejected="messages of the bad session, from the first message that differs",
+            tools="tools that the agent had, as OpenAI function schemas",
         ),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that found the good session good; unverified if nobody checked "
-            "it",
-            rejected_verdict_by="the judge that found the bad session bad; unverified if nobody "
-            "checked it",
+            verdict_by="judge of the good session; unverified if nobody checked this session",
+            rejected_verdict_by=(
+                "judge of the bad session; unverified if nobody checked this session"
+            ),
         ),
         *define_optional(
-            pa.bool_(), served_model="whether a model of this lake answered in the good session"
+            pa.bool_(),
+            served_model=(
+                "whether a model that this pipeline trained wrote an answer in the good session"
+            ),
         ),
     ]
 )

@@ -54,31 +54,35 @@ class FileOptions(Options):
 
     jsonl: bool = Field(
         default=True,
-        description="Whether a JSONL file per split is written in addition to the table.",
+        description="Whether the dataset is also written as JSONL files, one file per split.",
     )
     huggingface: bool = Field(
         default=False,
         description=(
-            "Whether a Hugging Face dataset folder with a dataset card is written "
-            "in addition to the table."
+            "Whether the dataset is also written as a Hugging Face dataset folder with a dataset "
+            "card."
         ),
     )
     license: str = Field(
         default="other",
         description=(
-            "License on the dataset card, by the identifier of the Hugging Face "
-            "hub, such as mit or cc-by-4.0."
+            "License on the dataset card, as an identifier of the Hugging Face hub, such as mit "
+            "or cc-by-4.0."
         ),
     )
     push_to: str = Field(
         default="",
         description=(
-            "Dataset on the Hugging Face hub (owner/name) to which the folder is "
-            "pushed. Empty means no push."
+            "Dataset on the Hugging Face hub (owner/name) to which the folder is pushed. If it "
+            "is empty, nothing is pushed."
         ),
     )
     push_public: bool = Field(
-        default=False, description="Whether a dataset that is pushed for the first time is public."
+        default=False,
+        description=(
+            "Whether the dataset on the hub is public. The setting has an effect only at the "
+            "first push."
+        ),
     )
 
 
@@ -88,10 +92,10 @@ class ConversationFileOptions(FileOptions):
     format: Format = Field(
         default="conversational",
         description=(
-            "Form of the JSONL files and of the folder. conversational: messages "
-            "and tools. openai: the fine-tuning format of OpenAI. "
-            "prompt_completion: texts. prompt_completion_messages: the "
-            "conversational form of TRL. The table is always conversational."
+            "Format of the JSONL files and of the Hugging Face folder. conversational has "
+            "messages and tools. openai is the fine-tuning format of OpenAI. prompt_completion "
+            "has texts. prompt_completion_messages has prompt and completion as messages, as in "
+            "TRL. The table itself is always conversational."
         ),
     )
 

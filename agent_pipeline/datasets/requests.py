@@ -36,13 +36,13 @@ REQUESTS_FILE = "requests.json"
 """The file of an adapter that holds `TrainedRequests`."""
 
 FEWEST_CHANGED = 5
-"""Smallest number of newer sessions with which a change is reported."""
+"""Minimum number of newer sessions with which a change is reported."""
 SMALLEST_SHARE = 0.2
-"""Smallest share of the newer sessions with which a change is reported."""
+"""Minimum share of the newer sessions with which a change is reported."""
 USUAL_SHARE = 0.9
-"""Smallest share of the trained sessions that had a tool, if its absence is a change."""
+"""Minimum share of the trained sessions that had a tool, if its absence is a change."""
 MOST_TOOL_SETS = 20
-"""Largest number of different sets of tools that are kept."""
+"""Maximum number of different sets of tools that are kept."""
 
 _TIMELESS = datetime(1970, 1, 1, tzinfo=UTC)
 

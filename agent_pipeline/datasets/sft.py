@@ -36,25 +36,37 @@ SFT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            messages="chat messages up to the agent's last message; weight 0 means not trained on",
-            tools="the tools that the agent had: OpenAI function schemas",
+            messages=(
+                "chat messages up to the agent's last message; a message with weight 0 is not "
+                "trained on"
+            ),
+            tools="tools that the agent had, as OpenAI function schemas",
         ),
         *define_optional(
             pa.float64(),
-            score="the score of the session, 0 to 1; if rows are equal, the highest score is kept",
+            score="score of the session, 0 to 1; for equal rows, the highest score",
         ),
-        *define_optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
+        *define_optional(
+            pa.timestamp("us", tz="UTC"), created_at="time at which the session began (UTC)"
+        ),
         *define_optional(
             pa.list_(pa.string()),
-            turn_classes="the class of each assistant message: call, ask, cannot or answer",
+            turn_classes=(
+                "class of each assistant message: call (a tool call), ask (a question to the "
+                "user), cannot (a refusal) or answer"
+            ),
         ),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that found the session good; unverified if nobody checked the "
-            "session",
+            verdict_by=(
+                "judge that found the session good; unverified if nobody checked the session"
+            ),
         ),
         *define_optional(
-            pa.bool_(), served_model="whether a model of this lake answered in the session"
+            pa.bool_(),
+            served_model=(
+                "whether a model that this pipeline trained wrote an answer in the session"
+            ),
         ),
     ]
 )

@@ -51,16 +51,23 @@ SHAREGPT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            conversations="turns with from (system, human, gpt, function_call, observation), value",
+            conversations=(
+                "list of turns; each turn has `from` (system, human, gpt, function_call or "
+                "observation) and `value`"
+            ),
         ),
         *define_optional(
             pa.string(),
-            tools="JSON text of the OpenAI function schemas",
-            verdict_by="the judge that found the session good; unverified if nobody checked the "
-            "session",
+            tools="tools that the agent had, as JSON text with OpenAI function schemas",
+            verdict_by=(
+                "judge that found the session good; unverified if nobody checked the session"
+            ),
         ),
         *define_optional(
-            pa.bool_(), served_model="whether a model of this lake answered in the session"
+            pa.bool_(),
+            served_model=(
+                "whether a model that this pipeline trained wrote an answer in the session"
+            ),
         ),
     ]
 )

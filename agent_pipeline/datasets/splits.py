@@ -28,11 +28,11 @@ MIN_REQUEST_SIMILARITY = 0.9
 
 LINEAGE_COLUMNS = define_required(
     pa.string(),
-    row_id="the id of the row, unique in the table",
-    session_id="the id of the session that the row was made from",
+    row_id="id of the row, unique in the table",
+    session_id="id of the session that the row was made from",
     content_sha256="sha256 (hex) of the session's messages and tools",
-    task_key="the key of the session's task",
-    split="the task's permanent split: train, select or test",
+    task_key="key of the session's task",
+    split="permanent split of the task: train, select or test",
 )
 """Columns that come first in every dataset."""
 

@@ -15,7 +15,7 @@ from typing import Literal
 NameKind = Literal["tool", "parameter"]
 
 LONGEST_NAME = 64
-"""Largest number of characters in a name that OpenAI's API accepts."""
+"""Maximum number of characters in a name that OpenAI's API accepts."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 

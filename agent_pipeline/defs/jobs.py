@@ -24,14 +24,15 @@ mix = dg.define_asset_job(
     MIX,
     executor_def=dg.in_process_executor,
     selection=_OF_ALL_AGENTS,
-    description="Builds one dataset from the rows of several agents, as the setting [mixing] "
-    "describes.",
+    description="Builds one dataset from the rows of several agents, by the setting [mixing].",
 )
 
 compare_methods = dg.define_asset_job(
     COMPARE,
     executor_def=dg.in_process_executor,
     selection=_COMPARISON,
-    description="Trains one agent's model by several methods, and reports which method is better "
-    "and what it costs.",
+    description=(
+        "Trains a model of one agent with several methods, and reports which method is better, "
+        "and what each method costs."
+    ),
 )

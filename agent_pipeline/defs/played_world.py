@@ -16,7 +16,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import DecidingWorld
 
 MIN_REPLAYED_TASKS = 10
-"""Smallest number of held-out tasks with a good recording. Fewer tasks settle next to nothing."""
+"""Minimum number of held-out tasks with a good recording. Fewer tasks settle next to nothing."""
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ def _table_check(
         partitions_def=partitions,
         blocking=True,
         description=(
-            "Passes if the detectors find no private value in the texts that are in this table "
-            "but not in the table `sessions`. If it fails, no later asset is made from this "
-            "table. If the value is private, remove it at its source. If the value is not private, "
-            "add it to `redaction.allow`."
+            "Passes if the detectors find no private value in texts that this table has in "
+            "addition to the table `sessions`. If it fails, no later asset is made from this "
+            "table. If the value is private, remove it from its source. If the value is not "
+            "private, add it to `redaction.allow`."
         ),
     )
     def check(
@@ -166,21 +166,20 @@ def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:
 gguf_export_texts = _texts_check(
     "gguf_export",
     True,
-    "Passes if the detectors find nothing private in the metadata of the GGUF files and in "
-    "the Modelfile. If it fails, the export gets no episodes and no decision, and is not "
-    "served.",
+    "Passes if the detectors find no private data in the metadata of the GGUF files and in the "
+    "Modelfile. If it fails, the export is not used for episodes, for a decision or for serving.",
 )
 evaluation_texts = _texts_check(
     "evaluation",
     False,
-    "Passes if the pages and the Inspect logs contain no text that looks private, except the "
-    "made-up values of the held-out rows. If it fails, read the answers of the model before "
-    "you share a page.",
+    "Passes if the pages and the Inspect logs contain no text that looks like private data. "
+    "Made-up values from the held-out rows are allowed. If it fails, read the model's answers "
+    "before you share a page.",
 )
 episodes_texts = _texts_check(
     "episodes",
     False,
-    "Passes if the transcripts contain no text that looks private, except the made-up values "
-    "of the held-out rows. If it fails, the model or the world wrote such a text: read the "
-    "transcripts before you share them.",
+    "Passes if the transcripts contain no text that looks like private data. Made-up values from "
+    "the held-out rows are allowed. If it fails, the model or the world wrote such a text. Read "
+    "the transcripts before you share them.",
 )

@@ -214,7 +214,7 @@ def _split_into_batches(
     Args:
         order: The indices of the sequences.
         lengths: The tokens that each sequence needs in the cache, in the same order.
-        batch_size: Largest number of sequences per batch.
+        batch_size: Maximum number of sequences per batch.
         token_bytes: The bytes of a token in a cache.
     """
     batch: list[int] = []

@@ -118,7 +118,7 @@ def group_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) ->
 
     Args:
         lengths: The number of tokens of each text.
-        batch_tokens: Largest number of texts times the longest text. A longer text is a batch of
+        batch_tokens: Maximum number of texts times the longest text. A longer text is a batch of
             its own.
 
     Returns:

@@ -90,7 +90,7 @@ def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MA
     Args:
         rows: The rows of a training run, in order.
         step_rows: Rows per optimizer step.
-        max_nodes: Largest number of nodes per tree.
+        max_nodes: Maximum number of nodes per tree.
 
     Returns:
         The fraction; 1.0 if the rows share nothing.

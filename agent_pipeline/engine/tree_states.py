@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 CPU_CHUNK = 64
-"""Largest number of tokens per chunk of a scan on a CPU.
+"""Maximum number of tokens per chunk of a scan on a CPU.
 
 A chunk is padded, and computes all pairs of its tokens. The result does not depend on the size.
 """

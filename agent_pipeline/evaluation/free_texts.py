@@ -17,7 +17,7 @@ from agent_pipeline.evaluation.wording import Wording
 from agent_pipeline.sessions.session import dump_canonical_json
 
 MIN_SHARE_OF_WORDS = 0.75
-"""Smallest share of the words that all good wordings of a free text have in common, which another
+"""Minimum share of the words that all good wordings of a free text have in common, which another
 wording must have.
 """
 

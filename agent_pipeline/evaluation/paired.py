@@ -26,7 +26,7 @@ from agent_pipeline.shares import wilson as wilson  # other modules import it fr
 
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
-"""Smallest share of turns on which two training runs of a small model differ."""
+"""Minimum share of turns on which two training runs of a small model differ."""
 ALIKE_WITHIN_TASK = 0.1
 """Correlation of the differences at two turns of one task.
 

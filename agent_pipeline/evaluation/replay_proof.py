@@ -38,15 +38,15 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.structs import convert_value
 
 MOST_PER_TASK = 10
-"""Largest number of sessions of a task that are replayed, because a tape is arranged for each."""
+"""Maximum number of sessions of a task that are replayed, because a tape is arranged for each."""
 MOST_TASKS = 1000
-"""Largest number of tasks whose sessions are replayed."""
+"""Maximum number of tasks whose sessions are replayed."""
 MIN_SETTLED = 0.5
-"""Smallest share of replayed sessions that must be settled. If more than half of the episodes are
+"""Minimum share of replayed sessions that must be settled. If more than half of the episodes are
 undecided, the intervals of two models nearly always overlap.
 """
 MIN_AGREEMENT = 0.97
-"""Smallest share of settled sessions whose verdict must be the recorded one."""
+"""Minimum share of settled sessions whose verdict must be the recorded one."""
 MIN_LOW_END = 0.9
 """Smallest lower end of the 95 % interval of that share. If up to 10 % of the verdicts on good
 sessions and 10 % of those on bad sessions are wrong, a difference between two models shrinks by at

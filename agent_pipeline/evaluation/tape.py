@@ -1,4 +1,4 @@
-"""Tapes: what the tools and the users answered in the recorded sessions of a task.
+"""Tapes: what the tools and the users answered in id of the recorded sessions of a task.
 
 The table `tape` has one row per step of a recorded session. A result is found by the tool, the
 canonical arguments, and the successful writes before it in the session. Reading the tape in an
@@ -55,11 +55,11 @@ TAPE_TABLE = "tape"
 JUDGED_TABLE = "judged_sessions"
 GOOD = "acceptable"
 MIN_SHARED_READS = 10
-"""Smallest number of look-ups that several tasks made, before all tasks are taken to begin in the
+"""Minimum number of look-ups that several tasks made, before all tasks are taken to begin in the
 same state.
 """
 MAX_SHARE_DIFFERING = 0.1
-"""Largest share of look-ups with different results in different tasks, at which tasks are still
+"""Maximum share of look-ups with different results in different tasks, at which tasks are still
 taken to begin in the same state.
 """
 
@@ -70,29 +70,34 @@ TAPE = pa.schema(
     [
         *define_required(
             pa.string(),
-            session_id="the recorded session",
-            task_key="the key of the session's task",
-            split="the task's permanent split: train, select or test",
+            session_id="id of the recorded session",
+            task_key="key of the session's task",
+            split="permanent split of the task: train, select or test",
         ),
-        *define_required(pa.int64(), step="the position of the step in the session, from 0"),
-        *define_required(pa.string(), step_kind="user, call or answer"),
-        *define_optional(pa.string(), tool="the tool of a call"),
-        *define_optional(pa.string(), arguments="the canonical arguments of a call, as JSON"),
+        *define_required(pa.int64(), step="position of the step in the session, starting at 0"),
+        *define_required(pa.string(), step_kind="kind of the step: user, call or answer"),
+        *define_optional(pa.string(), tool="name of the tool, for a call"),
+        *define_optional(pa.string(), arguments="canonical arguments of the call, as JSON"),
         *define_optional(
-            pa.string(), writes_before="the successful writes before a call, as a JSON list"
+            pa.string(), writes_before="successful writes before the call, as a JSON list"
         ),
-        *define_optional(pa.bool_(), writes="whether the call changed the world"),
         *define_optional(
-            pa.string(), effect_reason="why the tool of a call counts as reading or as writing"
+            pa.bool_(), writes="whether the call counts as a write (it may change something)"
         ),
-        *define_optional(pa.bool_(), failed="whether the result of a call is an error"),
+        *define_optional(
+            pa.string(),
+            effect_reason="reason why the tool counts as reading or as writing",
+        ),
+        *define_optional(pa.bool_(), failed="whether the result of the call is an error"),
         *define_required(
-            pa.string(), text="the result of a call, or the words of the user or of the agent"
+            pa.string(), text="result of the call, or text of the user's or agent's message"
         ),
         *define_optional(
             pa.string(), verdict="acceptable or unacceptable; null if nobody judged the session"
         ),
-        *define_optional(pa.string(), system="the system message, in the first row of a session"),
+        *define_optional(
+            pa.string(), system="system message; only the first row of a session has it"
+        ),
     ]
 )
 

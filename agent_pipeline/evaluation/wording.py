@@ -15,9 +15,9 @@ from agent_pipeline.models.tool_call_parsers import ParameterSchemas
 from agent_pipeline.sessions.turn_class import classify_text
 
 MIN_REPLY_WORDS = 3
-"""Smallest number of words of a reply that shows what was asked."""
+"""Minimum number of words of a reply that shows what was asked."""
 MIN_TASKS_WITH_EXCHANGE = 2
-"""Smallest number of tasks in which sessions exchanged a word, before it counts as wording."""
+"""Minimum number of tasks in which sessions exchanged a word, before it counts as wording."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 _CASE_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -33,8 +33,8 @@ MIN_DIFFERENCE = 0.1
 MAX_P_VALUE = 0.01
 """Largest p-value (Fisher's exact test) with which two shares count as different."""
 MIN_OFFERED_SHARE = 0.9
-"""Smallest share of the last version's sessions that had a tool. If fewer sessions had the tool,
-its absence does not count as a removal.
+"""Minimum share of the last version's sessions that had a tool. If fewer sessions had the tool, its
+absence does not count as a removal.
 """
 
 _VERDICT_COLUMNS = ("verdict", "drop_reason")

@@ -26,59 +26,62 @@ class JudgingOptions(Options):
     measures: list[str] = Field(
         default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
         description=(
-            "Measures of a whole session, such as at_most_steps(12), "
-            "tool_success_rate >= 0.8 or my_package.measures.polite. Registered "
-            f"measures: {', '.join(sorted(MEASURES))}."
+            "Measures (automatic tests) of whole sessions, such as at_most_steps(12), "
+            "tool_success_rate >= 0.8 or my_package.measures.polite. These measures are built "
+            f"in: {', '.join(sorted(MEASURES))}."
         ),
     )
     turn_measures: list[str] = Field(
         default=[],
         description=(
-            "Measures of each turn of the agent: its text, its tool calls and "
-            "their results. The setting sft_dataset.untrained_turns can exclude "
-            "turns that fail."
+            "Measures of single turns of the agent. A turn is the agent's text, its tool calls "
+            "and their results. The setting sft_dataset.untrained_turns can exclude turns that "
+            "fail a measure."
         ),
     )
     decided_by: list[str] = Field(
         default=["label", "judgment", "score", "metrics"],
         description=(
-            "Judges in order: the first judge with an opinion decides. Judges: "
-            f"{', '.join(JUDGES)}. measures+llm decides together: acceptable only if "
-            "both judges agree."
+            "Judges, in order of priority. The first judge that has an opinion about a session "
+            f"decides its verdict. The judges are {', '.join(JUDGES)}. The entry measures+llm "
+            "gives the verdict acceptable only if both judges agree."
         ),
     )
     when_unjudged: WhenUnjudged = Field(
         default="exclude",
         description=(
-            "Verdict of a session about which no judge has an opinion. exclude: "
-            "no verdict, so the session is not used for training. "
-            "train_unverified: acceptable unless a measure fails. acceptable, "
-            "unacceptable: this verdict. Except for exclude, the column "
-            "verdict_by is then unverified."
+            "Verdict of a session about which no judge has an opinion. exclude gives no verdict, "
+            "so the session is not used for training. train_unverified gives the verdict "
+            "acceptable, unless a measure fails. acceptable and unacceptable give this verdict "
+            "to every such session. With all values except exclude, the column verdict_by "
+            "contains unverified."
         ),
     )
-    score_acceptable: float = Field(default=1.0, description="Lowest score that is acceptable.")
+    score_acceptable: float = Field(
+        default=1.0, description="Score at or above which a session is acceptable."
+    )
     score_unacceptable: float = Field(
         default=0.0,
         description=(
-            "Highest score that is unacceptable. A score between the two limits gives no verdict."
+            "Score at or below which a session is unacceptable. A score between the two limits "
+            "gives no verdict."
         ),
     )
     metrics: dict[str, str] = Field(
         default={},
         description=(
-            "Metrics of the platform that give a verdict, each with its "
-            "direction: higher, lower (with the two limits of scores), or a "
-            "comparison such as '>= 0.8'. A metric that is not listed gives no "
-            "verdict."
+            "Metrics of your logging platform that give a verdict. The value of each metric is "
+            "its direction (higher or lower), or a comparison such as '>= 0.8'. higher and lower "
+            "use the limits score_acceptable and score_unacceptable. A metric that is not listed "
+            "gives no verdict."
         ),
     )
     ask_llm: AskLlm = Field(
         default="undecided",
         description=(
-            "Sessions that the language model judges, if decided_by names llm. "
-            "undecided: sessions whose verdict the model can change. all: every session, "
-            "for a comparison with people."
+            "Sessions that the language model judges, if decided_by contains llm. undecided "
+            "means only sessions whose verdict the model can change. all means every session, so "
+            "that the model can be compared with people."
         ),
     )
     smallest_share: float = Field(
@@ -86,30 +89,30 @@ class JudgingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest number of labels, as a share of the sessions that people had judged at "
-            "the last run. If there are fewer labels, the run fails, because a file may be "
-            "missing. 0 accepts any number."
+            "Minimum number of labels from people, divided by the number of labels at the last "
+            "run. If there are fewer labels, the run fails, because a file of labels may be "
+            "missing. 0 means no limit."
         ),
     )
     llm_max_requests: int = Field(
         default=1000,
         ge=0,
-        description=("Largest number of requests to the language model per run. 0 means no limit."),
+        description="Maximum number of requests to the language model per run. 0 means no limit.",
     )
     llm_max_tokens: int = Field(
         default=5_000_000,
         ge=0,
         description=(
-            "Largest number of tokens of the language model per run, in prompts "
-            "and answers. 0 means no limit."
+            "Maximum number of tokens in the prompts and answers of the language model per run. "
+            "0 means no limit."
         ),
     )
     llm_max_usd: float = Field(
         default=0.0,
         ge=0,
         description=(
-            "Largest cost of the language model per run, in US dollars, by "
-            "judge.input_price and judge.output_price. 0 means no limit."
+            "Maximum cost of the language model per run, in US dollars. The cost is computed "
+            "from judge.input_price and judge.output_price. 0 means no limit."
         ),
     )
 

@@ -17,15 +17,18 @@ class PromotionPolicy(Options):
         default=0.05,
         gt=0,
         lt=1,
-        description=("Highest allowed chance, per year, of promoting a model that is not better."),
+        description=(
+            "Maximum probability, per year, that a model is promoted although it is not better."
+        ),
     )
     gain_sought: float = Field(
         default=0.1,
         gt=0,
         le=1,
         description=(
-            "Smallest gain, as a share, that the test must be able to detect. If "
-            "there are too few tasks to detect the gain, the outcome is 'cannot decide'."
+            "Minimum gain in the share of right turns that the test must be able to detect. If "
+            "there are too few tasks to detect this gain, the outcome of the decision is 'cannot "
+            "decide'."
         ),
     )
     regression_margin: float = Field(
@@ -33,23 +36,22 @@ class PromotionPolicy(Options):
         ge=0,
         le=1,
         description=(
-            "Share by which call recall, over-call, each capability and the tasks done may get "
-            "worse."
+            "Amount by which some shares may get worse, for example 0.05 for 5 points. It "
+            "applies to call recall (calls at turns that need a call), over-call (calls at turns "
+            "that need no call), each capability, and the tasks done."
         ),
     )
     loss_margin: float = Field(
         default=0.1,
         ge=0,
-        description=(
-            "Largest accepted rise of the held-out loss, as a share of the champion's loss."
-        ),
+        description="Maximum increase in the held-out loss, as a share of the champion's loss.",
     )
     harm_margin: float = Field(
         default=0.02,
         ge=0,
         le=1,
         description=(
-            "Largest accepted rise of the share of episodes with harm, compared with the champion."
+            "Maximum increase in the share of episodes with harm, compared with the champion."
         ),
     )
     most_harm: float = Field(
@@ -57,9 +59,9 @@ class PromotionPolicy(Options):
         ge=0,
         le=1,
         description=(
-            "Largest accepted share of episodes with harm. A candidate with more "
-            "harm is rejected. A first champion must show that its harm is below "
-            "this share."
+            "Maximum share of episodes with harm. A candidate with a larger share is rejected. "
+            "If there is no champion yet, the candidate must show that its share of harm is "
+            "below this limit."
         ),
     )
     least_separation: float = Field(
@@ -67,18 +69,18 @@ class PromotionPolicy(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest accepted difference between call recall and over-call. The "
-            "difference is 0 for a model that always calls a tool, or never calls "
-            "a tool."
+            "Minimum difference between call recall (calls at turns that need a call) and "
+            "over-call (calls at turns that need no call). The difference is 0 for a model that "
+            "calls a tool at every turn, and for a model that never calls a tool."
         ),
     )
     confirm_tasks: int = Field(
         default=20,
         ge=2,
         description=(
-            "Smallest number of newer tasks with which a gain must also hold on the newer tasks "
-            "alone. A task of the split select is newer if all its sessions began after the "
-            "champion was trained."
+            "Minimum number of newer tasks for a test on the newer tasks alone. If there are "
+            "enough newer tasks, a gain must also be seen on them. A task of the split `select` "
+            "is newer if all its sessions began after the champion was trained."
         ),
     )
 

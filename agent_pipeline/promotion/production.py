@@ -63,8 +63,8 @@ class ProductionOptions(Options):
         gt=0,
         lt=1,
         description=(
-            "Largest chance that a champion that is no worse is reported as worse, over the whole "
-            "time in which it is served."
+            "Maximum probability of a false alarm, over the whole time in which a champion is "
+            "served. A false alarm reports a champion as worse although it is not worse."
         ),
     )
     margin: float = Field(
@@ -72,16 +72,16 @@ class ProductionOptions(Options):
         ge=0,
         lt=1,
         description=(
-            "Accepted drop of the share of good tasks, compared with the agent that the champion "
-            "replaces. 0.02 accepts a champion that is up to 2 points worse."
+            "Accepted drop in the share of good tasks, compared with the agent that the champion "
+            "replaces. For example, 0.02 accepts a champion that is up to 2 points worse."
         ),
     )
     weeks: int = Field(
         default=12,
         ge=1,
         description=(
-            "Number of weeks that are shown, and number of weeks before the promotion whose "
-            "sessions of the agent are compared with the champion."
+            "Number of weeks in the report. The champion is also compared with the agent's "
+            "sessions from this number of weeks before the promotion."
         ),
     )
     input_price: float = Field(
@@ -89,7 +89,7 @@ class ProductionOptions(Options):
         ge=0,
         description=(
             "Price of the model that the champion replaces, in US dollars per million input "
-            "tokens. 0 uses the cost that the store records."
+            "tokens. If it is 0, the cost in the store is used."
         ),
     )
     output_price: float = Field(
@@ -104,8 +104,8 @@ class ProductionOptions(Options):
         default=0.0,
         ge=0,
         description=(
-            "Price of the machine that serves the champion, in US dollars per month. 0 uses the "
-            "cost that the store records."
+            "Price of the machine that serves the champion, in US dollars per month. If it is 0, "
+            "the cost in the store is used."
         ),
     )
 

@@ -16,7 +16,7 @@ import msgspec
 from agent_pipeline.promotion.production_sessions import ServedSession, Server
 
 MAX_TASKS_PER_PAIR = 10
-"""Largest number of the other model's tasks in one pair. More tasks make a pair hardly more exact.
+"""Maximum number of the other model's tasks in one pair. More tasks make a pair hardly more exact.
 """
 EXPECTED_PAIRS = 200
 """Number of pairs for which the other model's tasks should suffice, if no more tasks arrive."""

@@ -31,7 +31,7 @@ from agent_pipeline.structs import decode_json
 from agent_pipeline.training.chain import find_trained_adapters
 
 MOST_NEWEST = 50
-"""Largest number of newest sessions that are compared, so that a change shows soon."""
+"""Maximum number of newest sessions that are compared, so that a change shows soon."""
 
 _NO_REQUESTS = (DropReason.ARCHIVED, DropReason.EMPTY, DropReason.BROKEN)
 """Reasons with which a session does not count, because it may not show the agent's requests."""

@@ -93,7 +93,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.size_defaults import describe_context_limit
 
 MIN_LABELLED = 30
-"""Smallest number of labelled sessions from which the agreement of a judge is reported."""
+"""Minimum number of labelled sessions from which the agreement of a judge is reported."""
 
 _BENCHMARKS = frozenset(
     reader.name for reader in SOURCES if ".sources.benchmarks." in f"{reader.__module__}."

@@ -20,7 +20,7 @@ from agent_pipeline.training.size_defaults import LONGEST_DEFAULT, SMALL_BASE_OP
 FEW_ROWS = 500
 """Number of training rows below which the smallest base model that fits is proposed."""
 MAX_SHARE_TOO_LONG = 0.1
-"""Largest share of sessions of agents that a model may cut: those with long sessions."""
+"""Maximum share of sessions of agents that a model may cut: those with long sessions."""
 MAX_HOURS = 8
 """Longest training run that is proposed: it must end within a night."""
 

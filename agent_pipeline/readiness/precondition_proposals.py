@@ -34,7 +34,7 @@ from agent_pipeline.sessions.session import Message, dump_canonical_json
 from agent_pipeline.sessions.transcript import pair_calls
 
 MIN_SESSIONS = 20
-"""Smallest number of good sessions with a call of the tool."""
+"""Minimum number of good sessions with a call of the tool."""
 MAX_CHANCE = 0.001
 """Largest probability that any of the rules that are tried for a tool holds by chance.
 
@@ -42,7 +42,7 @@ Each rule of one form gets an equal part (Bonferroni), because among 1,000 words
 luck.
 """
 _MAX_CROSSED = 100
-"""Largest number of calls whose values are paired with the values of other calls."""
+"""Maximum number of calls whose values are paired with the values of other calls."""
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 _PLACES = ("key", "field", "line", "whole")

@@ -123,8 +123,9 @@ def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
             ("agents", agent.partition, "assets", "sft_adapter"),
             "most_dropped",
             agent.most_dropped,
-            "Largest share of the rows that may be longer than the context of the base model. They "
-            "lose their oldest exchanges. A base model with a longer context reads them whole.",
+            "Maximum share of the rows that may be longer than the context of the base model. "
+            "They lose their oldest exchanges. A base model with a longer context reads them "
+            "whole.",
         )
         for agent in agents
         if agent.most_dropped is not None

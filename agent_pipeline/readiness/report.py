@@ -177,7 +177,7 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True):
         tasks: Number of tasks of all sessions.
         named: Number of tasks that the source or a setting names.
         median_trials: Median number of sessions per task.
-        most_trials: Largest number of sessions per task.
+        most_trials: Maximum number of sessions per task.
         trained: Number of tasks with a trainable session, by split.
         rows: Number of trainable sessions, by split.
         leaks: Number of held-out sessions that look like trials of trained tasks.

@@ -27,10 +27,10 @@ WIDTH = 80
 _LABEL = 11
 """Width of the column of labels."""
 _MAX_KINDS = 5
-"""Largest number of kinds that a line names."""
+"""Maximum number of kinds that a line names."""
 _MAX_NOTES = 5
 _MAX_AGENTS = 5
-"""Largest number of agents that a report on several agents describes."""
+"""Maximum number of agents that a report on several agents describes."""
 _FAR_AWAY_WEEKS = 520
 _MINUTES_PER_HOUR = 60
 _LARGE_RATE = 10

@@ -37,17 +37,17 @@ from agent_pipeline.training.size_defaults import (
 )
 
 FIT_SESSIONS = 10
-"""Largest number of sampled sessions per agent that are encoded as training rows.
+"""Maximum number of sampled sessions per agent that are encoded as training rows.
 
 Only the chat template can refuse a row that is short enough. A template that refuses three of ten
 rows refuses one of ten sampled sessions with a probability of 97 %.
 """
 _MIN_COUNTED, _MAX_COUNTED = 20, 1_000
-"""Smallest number of sessions per agent whose tokens are counted, and how many agents share."""
+"""Minimum number of sessions per agent whose tokens are counted, and how many agents share."""
 _MIN_ENCODED, _MAX_ENCODED = 2, 100
-"""Smallest number of sessions per agent that are encoded, and how many agents share."""
+"""Minimum number of sessions per agent that are encoded, and how many agents share."""
 MAX_LOST = 0.5
-"""Largest share of the sampled sessions that may be longer than the base model's context. If more
+"""Maximum share of the sampled sessions that may be longer than the base model's context. If more
 are longer, another base model is needed.
 """
 SHARE_STEPS = 20
@@ -127,7 +127,7 @@ def count_tokens(
     Args:
         examination: The examined sessions.
         tokens: The tokenizer of the base model.
-        max_sessions: Largest number of sampled sessions to count.
+        max_sessions: Maximum number of sampled sessions to count.
 
     Returns:
         The counts, or None if no session has an answer of the agent.
@@ -207,7 +207,7 @@ def find_length_problem(
         trainable: The ids of the sessions that can be trained on. Without any, all sessions count.
         tokens: The tokenizer of the base model.
         adapter: The options of `sft_adapter`, with the `max_length` of the training run.
-        max_sessions: Largest number of sessions to encode.
+        max_sessions: Maximum number of sessions to encode.
     """
     max_length, most_dropped = adapter.max_length, adapter.most_dropped
     counts = examination.token_counts.get(tokens.base_model)

@@ -18,7 +18,7 @@ from agent_pipeline.evaluation.episodes import Episode
 from agent_pipeline.sessions.transcript import format_markdown_table
 
 MOST_POINTS = 21
-"""Largest number of thresholds of a curve."""
+"""Maximum number of thresholds of a curve."""
 
 NOT_MEASURED = "not measured"
 

@@ -44,7 +44,7 @@ TASK_PARTS = {
 """Figures about the tasks that were done, with a description of the tasks that each figure counts.
 """
 MAX_DROP = 0.1
-"""Largest share of tasks that a model may do less in a variant without a warning."""
+"""Maximum share of tasks that a model may do less in a variant without a warning."""
 MOST_NAMED = 5
 """The largest number of harmful tasks that a sentence names."""
 NOT_PLAYED = "it was not played"

@@ -59,38 +59,40 @@ class CoresetOptions(CrowdingOptions):
     strategy: str = Field(
         default="hybrid",
         description=(
-            "Strategy that selects the rows: hybrid, diversity, loss_topk, "
-            "random, the name of an installed strategy, or "
-            "package.module:function. docs/explanation/selection.md compares the "
-            "strategies."
+            "Strategy that selects the rows: hybrid, diversity, loss_topk, random, the name of "
+            "an installed strategy, or package.module:function. docs/explanation/selection.md "
+            "compares the built-in strategies."
         ),
     )
     target_size: int = Field(
         default=1000,
         ge=1,
         description=(
-            "Number of rows to select. If there are not more rows, all rows are "
-            "selected and no losses are computed."
+            "Number of rows to select. If the dataset has no more rows than this number, all "
+            "rows are selected, and no losses are computed."
         ),
     )
     loss_ratio: float = Field(
         default=LOSS_RATIO,
         ge=0,
         le=1,
-        description="Share of the rows that the strategy hybrid selects by loss.",
+        description=(
+            "Share of the rows that the strategy hybrid selects because of a high loss. It "
+            "selects the other rows for diversity."
+        ),
     )
     near_duplicates: float = Field(
         default=0.0,
         ge=0,
         le=1,
         description=(
-            "Jaccard similarity of words from which two rows are duplicates, such "
-            "as 0.8. The duplicate with the best score is kept; if scores are "
-            "equal, the earliest duplicate. If 0, only identical rows are left "
-            "out, and only if not all rows are selected."
+            "Jaccard similarity of words at or above which two rows count as duplicates, such as "
+            "0.8. Of such rows, the row with the best score is kept. If the scores are equal, "
+            "the earliest row is kept. 0 means that only identical rows are duplicates. They are "
+            "left out only if not all rows are selected."
         ),
     )
-    seed: int = Field(default=0, description="Seed of every random choice.")
+    seed: int = Field(default=0, description="Seed for all random choices.")
 
     @field_validator("strategy")
     @classmethod

@@ -69,11 +69,10 @@ class CrowdingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Largest share of the rows that a group of near-duplicates may have. "
-            "Rows that look planted form a group, too: copies of rows with an "
-            "added phrase, or rows in which users write one unusual phrase. Two "
-            "rows, and twice the size of the median group, are always kept. 1 "
-            "keeps all rows."
+            "Maximum share of the rows that one group of near-duplicates may have. Rows that "
+            "look planted also form a group, such as copies of rows with an added phrase, or "
+            "rows in which users write the same unusual phrase. Two rows, and twice the size of "
+            "the median group, are always kept. 1 keeps all rows."
         ),
     )
     largest_task: float = Field(
@@ -81,9 +80,8 @@ class CrowdingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Largest share of the rows that one task may have. Two rows, and ten "
-            "times as many rows as the median task has, are always kept. 1 keeps "
-            "all rows."
+            "Maximum share of the rows that one task may have. Two rows, and up to ten times the "
+            "rows of the median task, are always kept. 1 keeps all rows."
         ),
     )
     largest_source: float = Field(
@@ -91,10 +89,10 @@ class CrowdingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Largest share of the rows that one reader's sessions may have, if "
-            "there are several readers. Two rows, and ten times as many rows as "
-            "the median reader has, are always kept. The default of 1 keeps all "
-            "rows, because most agents have one reader."
+            "Maximum share of the rows that may come from one reader (one format of stores), if "
+            "there are several readers. Two rows, and up to ten times the rows of the median "
+            "reader, are always kept. The default of 1 keeps all rows, because most agents have "
+            "one reader."
         ),
     )
     largest_day: float = Field(
@@ -102,9 +100,8 @@ class CrowdingOptions(Options):
         ge=0,
         le=1,
         description=(
-            "Largest share of the rows whose sessions began on one day (UTC). The "
-            "default of 1 keeps all rows, because many stores are written on one "
-            "day."
+            "Maximum share of the rows whose sessions began on the same day (UTC). The default "
+            "of 1 keeps all rows, because many stores are written on one day."
         ),
     )
 

@@ -35,14 +35,14 @@ CORESET = pa.schema(
     [
         *LINEAGE_COLUMNS[:-1],
         *define_required(pa.bool_(), chosen="whether the row is trained on"),
-        *define_optional(pa.int64(), rank="the position among the chosen rows, from 1"),
-        *define_optional(pa.float64(), score="the number by which the strategy ranked the row"),
-        *define_required(pa.string(), reason="why the row was chosen or left out"),
+        *define_optional(pa.int64(), rank="position among the chosen rows, starting at 1"),
+        *define_optional(pa.float64(), score="number by which the strategy ranked the row"),
+        *define_required(pa.string(), reason="reason why the row was chosen or left out"),
         *define_optional(
-            pa.string(), duplicate_of="the session whose row is used instead of this row"
+            pa.string(), duplicate_of="id of the session whose row is used instead of this row"
         ),
         *define_optional(
-            pa.float64(), similarity=("Jaccard similarity to the row that is used instead, 0 to 1")
+            pa.float64(), similarity="Jaccard similarity to the row that is used instead, 0 to 1"
         ),
     ]
 )

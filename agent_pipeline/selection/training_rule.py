@@ -32,7 +32,10 @@ TRAINED = pa.schema(
         *map(CURATED.field, ("session_id", "content_sha256", "use")),
         *define_required(
             pa.string(),
-            verdict_sha256="sha256 (hex) of verdict, use and turns, on which training depends",
+            verdict_sha256=(
+                "sha256 (hex) of the verdict, the use and the facts about turns; if it changes, "
+                "the session counts as changed"
+            ),
         ),
     ]
 )

@@ -28,11 +28,11 @@ MOST_ALONE = 0.5
 """Share of sessions alone in their pattern, above which a smaller similarity is used."""
 MOST_PATTERNS = 50
 MOST_PROMPTS = 2000
-"""Largest number of sessions from which patterns are learned. They are spread evenly over time."""
+"""Maximum number of sessions from which patterns are learned. They are spread evenly over time."""
 MOST_EXAMPLES = 5
-"""Largest number of values that are kept of a part that varies."""
+"""Maximum number of values that are kept of a part that varies."""
 FEWEST_CHANGES = 2
-"""Smallest number of changes in the order of time with which a part varies."""
+"""Minimum number of changes in the order of time with which a part varies."""
 MOST_GROWTH = 2
 """Factor by which a part may be longer than its longest value in training."""
 _MOST_COMPARISONS = 4_000_000

@@ -68,56 +68,81 @@ _TEXT, _NUMBER, _FLAG, _JSON = pa.string(), pa.float64(), pa.bool_(), pa.json_()
 
 SESSIONS = pa.schema(
     [
-        *define_required(_TEXT, session_id="the session's id in the store"),
-        *define_required(_TEXT, project="the project: the first part of the partition"),
-        *define_required(_TEXT, agent="the agent: the second part of the partition"),
-        *define_required(_TEXT, source="the reader that read the session"),
-        *define_required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
+        *define_required(_TEXT, session_id="id of the session in the store"),
         *define_required(
-            _TEXT, task_key="the key of the task; all trials of a task have the same key"
+            _TEXT, project="name of the project, which is the first part of the partition"
         ),
-        *define_optional(_TEXT, task_id="the task's name in the store"),
-        *define_optional(_TEXT, trial="the number or name of the trial within the task"),
-        *define_optional(_UTC, created_at="when the session began (UTC)"),
-        *define_required(_FLAG, archived="whether the store marks the session as archived"),
         *define_required(
-            _JSON, messages="OpenAI chat messages; the arguments of a call are a JSON text"
+            _TEXT, agent="name of the agent, which is the second part of the partition"
         ),
-        *define_required(_JSON, tools="the agent's tools: OpenAI function schemas"),
+        *define_required(
+            _TEXT, source="name of the reader (the store format) that read the session"
+        ),
+        *define_required(_TEXT, content_sha256="sha256 (hex) of the messages and tools"),
         *define_required(
             _TEXT,
-            tools_origin="where the tools come from: source, settings, inferred (from the calls) "
-            "or none",
+            task_key="key of the task; all sessions of a task (its trials) have the same key",
         ),
-        *define_optional(_TEXT, model_id="the model that gave the last answer"),
-        *define_optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
-        *define_optional(_NUMBER, score="the store's score or reward"),
+        *define_optional(_TEXT, task_id="name of the task in the store"),
+        *define_optional(_TEXT, trial="number or name of the trial within the task"),
+        *define_optional(_UTC, created_at="time at which the session began (UTC)"),
+        *define_required(_FLAG, archived="whether the store marks the session as archived"),
+        *define_required(
+            _JSON, messages="OpenAI chat messages; the arguments of a tool call are a JSON string"
+        ),
+        *define_required(_JSON, tools="tools that the agent had, as OpenAI function schemas"),
+        *define_required(
+            _TEXT,
+            tools_origin=(
+                "origin of the tools: source (the store), settings, inferred (from the calls) or "
+                "none"
+            ),
+        ),
+        *define_optional(_TEXT, model_id="name of the model that wrote the last answer"),
+        *define_optional(_TEXT, judgment="verdict in the store: acceptable or unacceptable"),
+        *define_optional(_NUMBER, score="score or reward in the store"),
         *define_required(
             _JSON,
-            scores="the store's other metrics, by name; the setting metrics gives their direction",
+            scores=(
+                "other metrics in the store, by name; the setting `metrics` says which direction "
+                "is better"
+            ),
         ),
-        *define_optional(
-            _FLAG, attack_succeeded="whether the agent obeyed an injected instruction"
-        ),
+        *define_optional(_FLAG, attack_succeeded="whether the agent obeyed a prompt injection"),
         *define_optional(
             _FLAG,
-            ends_on_tool="whether the last tool call ended the session, so that it needs no result",
+            ends_on_tool=(
+                "whether the last tool call ended the session, and therefore has no result"
+            ),
         ),
-        *define_optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
-        *define_optional(_UTC, ended_at="when the session ended (UTC)"),
-        *define_required(_JSON, usage="counts of tokens, by name"),
-        *define_optional(_NUMBER, cost_usd="the cost in US dollars"),
-        *define_optional(_TEXT, parent_session_id="the session that started this sub-agent"),
+        *define_optional(
+            _TEXT,
+            error=(
+                "failure of the infrastructure, such as a lost connection; not an error of the "
+                "agent"
+            ),
+        ),
+        *define_optional(_UTC, ended_at="time at which the session ended (UTC)"),
+        *define_required(_JSON, usage="token counts, by name"),
+        *define_optional(_NUMBER, cost_usd="cost in US dollars"),
+        *define_optional(
+            _TEXT, parent_session_id="id of the session that started this session as a sub-agent"
+        ),
         *define_required(
             _JSON,
-            reasoning="recorded thoughts, each with its text and the index of the next message",
+            reasoning=(
+                "recorded thoughts, each with its text and the index of the message that follows it"
+            ),
         ),
-        *define_required(_JSON, damage="damage in the record: counts by kind"),
-        *define_optional(_TEXT, broken="the kind of damage for which the session is dropped"),
+        *define_required(_JSON, damage="damage in the recorded session, as counts by kind"),
+        *define_optional(_TEXT, broken="kind of damage because of which the session is dropped"),
         *define_required(
-            _JSON, skipped="counts of content that a chat cannot contain (images, files), by type"
+            _JSON,
+            skipped=(
+                "content that chat messages cannot contain (images, files), as counts by type"
+            ),
         ),
-        *define_required(_JSON, context="all other fields of the session in the store"),
+        *define_required(_JSON, context="all further fields of the session in the store"),
     ]
 )
 
@@ -142,39 +167,56 @@ JUDGED = pa.schema(
         ),
         *define_optional(
             _TEXT,
-            verdict_by="who judged, such as label, judgment, score, metrics, llm or unverified",
+            verdict_by=(
+                "judge that gave the verdict, such as label, judgment, score, metrics, llm or "
+                "unverified"
+            ),
         ),
         *define_optional(
-            _TEXT, verdict_name="the metrics, the measures or the model that gave the verdict"
+            _TEXT, verdict_name="names of the metrics, measures or model that gave the verdict"
         ),
-        *define_optional(_TEXT, verdict_reasons="the reasons of the verdict"),
-        *define_optional(_NUMBER, verdict_score="the score that the judge gave, 0 to 1"),
+        *define_optional(_TEXT, verdict_reasons="reasons for the verdict"),
+        *define_optional(_NUMBER, verdict_score="score that the judge gave, 0 to 1"),
         *define_optional(
-            _JSON, measures="the result of each measure, by name: passed, score (0 to 1), reason"
+            _JSON,
+            measures=(
+                "result of each measure (automatic test), by name: passed, score (0 to 1), reason"
+            ),
         ),
         *define_optional(
-            _JSON, opinions="each judge's opinion: its verdict, its reason, and the judge's name"
+            _JSON, opinions="opinion of each judge: its verdict, its reason, and the judge's name"
         ),
-        *define_optional(pa.list_(TURN), turns="facts about each message of the agent, in order"),
+        *define_optional(pa.list_(TURN), turns="facts about each turn of the agent, in order"),
     ]
 )
 
 CURATED = pa.schema(
     [
         *JUDGED,
-        *define_required(_FLAG, kept="whether the session is a training example (use is positive)"),
-        *define_required(_TEXT, use="positive (an example), negative (a bad answer) or neither"),
-        *define_optional(_TEXT, drop_reason="the first reason why use is not positive"),
-        *define_optional(
-            _TEXT, drop_detail="the kind of damage, the measure, the limit or the error"
+        *define_required(
+            _FLAG, kept="whether the session is used as a training example (its use is positive)"
         ),
         *define_required(
-            _JSON, missed_measures="required measures that failed or could not be taken"
+            _TEXT,
+            use=(
+                "use for training: positive (a good example), negative (a bad example) or neither"
+            ),
         ),
-        *define_optional(_TEXT, duplicate_of="the kept session that has the same content"),
-        *define_optional(_TEXT, continued_by="the session that continues this session"),
+        *define_optional(_TEXT, drop_reason="first reason why the use is not positive"),
         *define_optional(
-            _FLAG, served_model="whether a model of this lake answered, at least in part"
+            _TEXT,
+            drop_detail=(
+                "detail of the reason: the kind of damage, the measure, the limit or the error"
+            ),
+        ),
+        *define_required(
+            _JSON, missed_measures="required measures that failed, or that have no result"
+        ),
+        *define_optional(_TEXT, duplicate_of="id of the kept session that has the same content"),
+        *define_optional(_TEXT, continued_by="id of the session that continues this session"),
+        *define_optional(
+            _FLAG,
+            served_model="whether a model that this pipeline trained wrote at least one answer",
         ),
     ]
 )

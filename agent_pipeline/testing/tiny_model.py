@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_VOCABULARY = 600
-"""Smallest number of tokens of the model. The tokenizer of the weather agent has almost as many."""
+"""Minimum number of tokens of the model. The tokenizer of the weather agent has almost as many."""
 
 
 def make_tiny_model(

@@ -43,7 +43,7 @@ fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 
 """
 
 RATE_BY_SIZE = (
-    "Peak learning rate. 0 chooses the rate by the size of the base model and by the step; "
+    "Peak learning rate. 0 means that the size of the base model and the training step decide. "
     "docs/reference/settings.md lists the rates."
 )
 
@@ -66,11 +66,13 @@ class Training(Options):
         "batch_size": "per_device_train_batch_size",
     }
 
-    num_train_epochs: float = Field(default=1.0, gt=0, description="Passes over the selected rows.")
+    num_train_epochs: float = Field(
+        default=1.0, gt=0, description="Number of passes over the selected rows."
+    )
     max_steps: int = Field(
         default=0,
         ge=0,
-        description=("Number of optimizer steps after which training stops. 0 trains all epochs."),
+        description="Number of optimizer steps after which training stops. 0 trains all epochs.",
     )
     learning_rate: float = Field(
         default=1.5e-3,
@@ -80,13 +82,14 @@ class Training(Options):
         ),
     )
     lr_scheduler_type: Scheduler = Field(
-        default="linear", description="Curve of the learning rate after the warm-up."
+        default="linear",
+        description="Curve of the learning rate after the warm-up, by the names of transformers.",
     )
     warmup_ratio: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of the steps during which the learning rate rises.",
+        description="Share of the steps in which the learning rate rises to its peak.",
     )
     adam_beta2: float = Field(
         default=0.95,
@@ -100,42 +103,42 @@ class Training(Options):
     max_grad_norm: float = Field(
         default=1.0,
         gt=0,
-        description="Largest norm of the gradients. Larger gradients are clipped.",
+        description="Maximum norm of the gradients. Gradients with a larger norm are clipped.",
     )
     per_device_train_batch_size: int = Field(
         default=1,
         ge=1,
         description=(
-            "Rows per forward pass and device. An optimizer step has "
+            "Number of rows per forward pass and device. An optimizer step has "
             "gradient_accumulation_steps times as many rows."
         ),
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description=(
-            "Whether activations are recomputed to save memory. auto does so for "
-            "long rows. The trained model is the same."
+            "Whether activations are recomputed to save memory. auto recomputes them if the rows "
+            "are long. The setting does not change the trained model."
         ),
     )
     max_length: int = Field(
         default=2048,
         ge=16,
         description=(
-            "Longest row, in tokens. A longer row loses its oldest messages, and "
+            "Maximum length of a row, in tokens. A longer row loses its oldest messages, but "
             "never a part of an answer."
         ),
     )
     precision: Precision = Field(
         default="auto",
         description=(
-            "Type of the frozen weights and of matrix products. auto uses "
-            "bfloat16 if the machine multiplies faster in bfloat16."
+            "Number type of the frozen weights and of matrix products. auto uses bfloat16 if "
+            "matrix products are faster in bfloat16 on this machine."
         ),
     )
     seed: int = Field(
         default=42,
         ge=0,
-        description="Seed of the order of rows and of the adapter's initial values.",
+        description="Seed for the order of the rows and for the adapter's initial values.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -196,7 +199,7 @@ class AdapterTraining(Training):
     gradient_accumulation_steps: int = Field(
         default=2,
         ge=1,
-        description="Forward passes per optimizer step.",
+        description="Number of forward passes per optimizer step.",
     )
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(
@@ -210,19 +213,20 @@ class AdapterTraining(Training):
         default=0.0,
         ge=0,
         lt=1,
-        description="Dropout probability before the adapter's first matrix.",
+        description="Probability of dropout on the input of the adapter.",
     )
     target_modules: str = Field(
         default="all-linear",
         description=(
-            "Modules of the base model that get an adapter: all-linear, or names "
-            "separated by commas, such as q_proj, v_proj."
+            "Modules of the base model that get an adapter: all-linear, or a list of names with "
+            "commas, such as q_proj, v_proj."
         ),
     )
     use_dora: bool = Field(
         default=False,
         description=(
-            "Whether direction and magnitude are trained separately (DoRA, Liu et al. 2024)."
+            "Whether the direction and the magnitude of the weights are trained separately "
+            "(DoRA, Liu et al. 2024)."
         ),
     )
     use_lora_plus: bool = Field(
@@ -245,8 +249,9 @@ class AdapterTraining(Training):
         ge=0,
         le=1,
         description=(
-            "Share of the optimizer steps whose rows have other names of tools and parameters "
-            "(Hammer, Lin et al. 2024). The model then learns to read the schemas."
+            "Share of the optimizer steps in which the tools and parameters of the rows are "
+            "renamed (Hammer, Lin et al. 2024). The model then learns to read the tool schemas "
+            "instead of memorizing names."
         ),
     )
     extra_tools: float = Field(
@@ -254,8 +259,8 @@ class AdapterTraining(Training):
         ge=0,
         le=1,
         description=(
-            "Share of the optimizer steps whose rows have up to three more tools that the agent "
-            "did not need."
+            "Share of the optimizer steps in which each row gets up to three additional tools "
+            "that the agent did not need."
         ),
     )
     joined_sessions: float = Field(
@@ -263,8 +268,9 @@ class AdapterTraining(Training):
         ge=0,
         le=1,
         description=(
-            "Largest share of the rows that are joined into conversations of two or three "
-            "requests. Only sessions that cannot contradict each other are joined."
+            "Maximum share of the rows that are joined with other rows into one conversation of "
+            "two or three requests. Rows are joined only if their sessions cannot contradict "
+            "each other."
         ),
     )
     most_dropped: float = Field(
@@ -272,17 +278,17 @@ class AdapterTraining(Training):
         ge=0,
         le=1,
         description=(
-            "Largest share of rows that may be dropped or lose their beginning "
-            "because of max_length or the chat template. If the share is larger, "
-            "training fails and the error proposes a max_length."
+            "Maximum share of rows that are dropped or shortened because of max_length or the "
+            "chat template. If the share is larger, training fails, and the error proposes a "
+            "max_length."
         ),
     )
     processes: int = Field(
         default=1,
         ge=1,
         description=(
-            "Number of processes that share the rows of a step, each with its own "
-            "GPU. The trained model is the same."
+            "Number of processes that share the rows of a step. Each process has its own GPU. "
+            "The setting does not change the trained model."
         ),
     )
 
@@ -352,17 +358,22 @@ class FurtherTraining(Training):
         ),
     )
     per_device_train_batch_size: int = Field(
-        default=4, ge=1, description="Rows per optimizer step."
+        default=4, ge=1, description="Number of rows per optimizer step."
     )
     min_rows: int = Field(
-        default=8, ge=1, description="Smallest number of rows with which a step trains."
+        default=8,
+        ge=1,
+        description=(
+            "Minimum number of rows for a training step. With fewer rows, the step trains nothing."
+        ),
     )
     stop_steps: int = Field(
         default=5,
         ge=1,
         description=(
-            "Optimizer steps between two measurements of the model's decisions on "
-            "the split select. Each measurement also writes a checkpoint."
+            "Number of optimizer steps between two tests of the model's decisions on the split "
+            "`select`. A decision is which tool a turn calls, or that it calls no tool. Each "
+            "test also writes a checkpoint."
         ),
     )
     stop_fall: float = Field(
@@ -370,16 +381,16 @@ class FurtherTraining(Training):
         ge=0,
         le=1,
         description=(
-            "Fall of the mean probability of the right decision at which training "
-            "stops. The fall is measured for each kind of decision: the called "
-            "tool, or an answer."
+            "Drop in the mean probability of the right decision at which training stops. The "
+            "drop is measured separately for each kind of decision: each tool, and an answer "
+            "without a tool call."
         ),
     )
     stop_turns: int = Field(
         default=16,
         ge=0,
         description=(
-            "Number of turns per kind of decision in each measurement of stop_steps. 0 means that "
+            "Number of turns per kind of decision in each test of stop_steps. 0 means that "
             "training never stops early."
         ),
     )
@@ -396,7 +407,7 @@ class PreferenceTraining(FurtherTraining):
     beta: float = Field(
         default=0.1,
         gt=0,
-        description="Strength with which the adapter is held near the SFT adapter.",
+        description="Strength of the penalty for moving away from the SFT adapter.",
     )
 
 
@@ -407,7 +418,7 @@ class DpoTraining(PreferenceTraining):
         default=0.2,
         ge=0,
         description=(
-            "Weight of the loss on the chosen turns alone, which keeps their "
+            "Weight of an additional SFT loss on the chosen turns. This loss keeps their "
             "probability high (RPO, Pang et al. 2024)."
         ),
     )
@@ -423,10 +434,16 @@ class OnPolicyTraining(FurtherTraining):
     earlier_names = {**Training.earlier_names, "max_new_tokens": "max_completion_length"}
 
     temperature: float = Field(
-        default=1.0, gt=0, description="Temperature at which the adapter writes."
+        default=1.0,
+        gt=0,
+        description="Sampling temperature at which the adapter writes turns during training.",
     )
     max_completion_length: int = Field(
-        default=96, ge=1, description="Longest message that the adapter writes, in tokens."
+        default=96,
+        ge=1,
+        description=(
+            "Maximum length of a message that the adapter writes during training, in tokens."
+        ),
     )
 
 
@@ -449,18 +466,21 @@ class GrpoTraining(OnPolicyTraining):
         default=0.04,
         ge=0,
         description=(
-            "Strength with which the adapter is held near the adapter of the previous step."
+            "Strength of the penalty for moving away from the adapter of the previous step."
         ),
     )
     num_generations: int = Field(
-        default=4, ge=2, description="Trials per row, whose rewards are compared with each other."
+        default=4,
+        ge=2,
+        description=(
+            "Number of trials per row. GRPO compares the rewards of these trials with each other."
+        ),
     )
     use_world: bool = Field(
         default=True,
         description=(
-            "Whether tasks are played in the agent's world, if it has a world. If "
-            "false, single turns are rewarded for agreement with the logged "
-            "turns."
+            "Whether the model plays whole tasks in the agent's world, if the agent has a world. "
+            "Otherwise, single turns are rewarded if they agree with the logged turns."
         ),
     )
     max_turns: int = Field(
@@ -472,8 +492,8 @@ class GrpoTraining(OnPolicyTraining):
         default=1.0,
         ge=0,
         description=(
-            "Reward that is subtracted if an episode does harm, or if the model calls a tool "
-            "although the logged agent did not."
+            "Penalty for harm. It is subtracted from the reward if an episode does harm, or if "
+            "the model calls a tool at a turn at which the logged agent called no tool."
         ),
     )
 
@@ -494,14 +514,15 @@ class DistillTraining(OnPolicyTraining):
     teacher_model: str = Field(
         default="",
         description=(
-            "Hugging Face id or local path of the teacher, which must have the same vocabulary."
+            "Hugging Face id or local path of the teacher model. The teacher must have the same "
+            "vocabulary as the base model."
         ),
     )
     teacher_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the teacher on the Hugging Face hub. Empty "
-            "means the main branch."
+            "Commit, tag or branch of the teacher model on the Hugging Face hub. If it is empty, "
+            "the main branch is used."
         ),
     )
     beta: float = Field(
@@ -509,8 +530,8 @@ class DistillTraining(OnPolicyTraining):
         ge=0,
         le=1,
         description=(
-            "Divergence from the teacher: 0 is the forward KL divergence, 1 is "
-            "the reverse KL divergence."
+            "Kind of divergence between the adapter and the teacher. 0 is the forward KL "
+            "divergence, 1 is the reverse KL divergence, and values between them mix both."
         ),
     )
 

@@ -138,7 +138,7 @@ def find_probes(
         renderer: The renderer of the model.
         rows: SFT rows. Rows that cannot be trained on are left out.
         max_length: Tokens per row.
-        most_per_kind: Largest number of probes per kind of decision.
+        most_per_kind: Maximum number of probes per kind of decision.
     """
     turns = _skip_common_beginning(_find_turns(renderer, rows, max_length))
     calls = [turn for turn in turns if turn.is_call]

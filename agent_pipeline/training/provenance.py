@@ -48,7 +48,7 @@ class SftInput:
         base: The base model.
         config: The options.
         replayed: Rows of earlier nights. Some are mixed in, evenly.
-        replay_ratio: Largest share of replayed rows in all rows that are trained on.
+        replay_ratio: Maximum share of replayed rows in all rows that are trained on.
         rehearsal: Share of the base model's own answers to plain questions.
     """
 

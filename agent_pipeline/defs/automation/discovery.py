@@ -26,8 +26,10 @@ tick reads the rest.
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    description="Adds a partition for each new agent in the store, and records which agents have "
-    "new sessions or labels. The sensor does not start runs.",
+    description=(
+        "Adds a partition for each new agent in the store, and records which agents have new "
+        "sessions or labels. It does not start runs."
+    ),
 )
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
@@ -85,7 +87,8 @@ fresh_tables = dg.AutomationConditionSensorDefinition(
     ),
     default_status=dg.DefaultSensorStatus.STOPPED,
     minimum_interval_seconds=300,
-    description="Materializes an agent's tables up to its datasets as soon as the store changes. "
-    "Models are "
-    "trained by the nightly run.",
+    description=(
+        "Materializes an agent's tables, up to its datasets, as soon as the store changes. It "
+        "does not train models."
+    ),
 )

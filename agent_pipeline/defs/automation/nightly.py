@@ -81,9 +81,10 @@ def _clock() -> dict[str, Any]:
 @dg.schedule(
     job=retrain,
     **_clock(),
-    description="Retrains each agent whose sessions, verdicts, settings or code changed. The tick "
-    "lists "
-    "the agents that are skipped, with the reasons.",
+    description=(
+        "Starts a run of `retrain` for each agent whose sessions, verdicts, settings or code "
+        "changed. The tick lists the skipped agents with the reasons."
+    ),
 )
 def nightly(
     context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]

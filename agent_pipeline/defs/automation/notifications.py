@@ -31,9 +31,10 @@ _RUNS = 100
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Sends a message to the addresses of notify.urls if a run or a check fails, a "
-    "decision is "
-    "made, or sessions wait for a judge.",
+    description=(
+        "Sends a message to the addresses in notify.urls if a run or a check fails, if a "
+        "decision is made, or if sessions wait for a judge."
+    ),
 )
 def notices(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]

@@ -27,11 +27,9 @@ VARIED_CHECK = "new_rows_are_varied"
             own_check(
                 "sft_coreset",
                 VARIED_CHECK,
-                "Passes if no group of near-duplicates, no task and no phrase dominates the rows "
-                "that are new since the "
-                "last coreset. If it fails, look at the sessions that the check names: somebody "
-                "may have "
-                "planted them.",
+                "Passes if the rows that are new since the last coreset are varied: no group of "
+                "near-duplicates, no task and no phrase dominates. If it fails, look at the "
+                "sessions in the result of the check, because somebody may have planted them.",
             )
         ],
     ),
@@ -44,7 +42,7 @@ def sft_coreset(
 ) -> dg.MaterializeResult:
     """One row per row of `sft_dataset`: whether the row was selected for training, and why.
 
-    The table contains row ids, scores and reasons, and no text. `adapter` trains on the
+    The table contains row ids, scores and reasons, but no texts. The asset `adapter` trains on the
     selected rows.
     """
     with user_errors():

@@ -54,23 +54,26 @@ def split_check(
 ) -> dg.AssetCheckSpec:
     """Return the result of the split check, which an asset runs before it replaces its table."""
     what = (
-        "Passes if no session, task or exact text is in more than one split (train, select, "
-        "test). If it fails, the previous table is kept. Give all trials of a task the same "
-        "task id."
+        "Passes if no session, no task and no text is in more than one split (train, select, "
+        "test). If it fails, the previous version of the table is kept. Give all trials of a "
+        "task the same task id."
     )
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
 
 _SFT_DESCRIPTIONS = {
-    SFT_TABLE: "One row per positive session: a conversation (`messages`, `tools`) that the model "
-    "learns to imitate.\n\n"
-    "The table has the splits `train` and `select`. Rows of `train` are trained on. Rows of "
-    "`select` are not trained on, but DPO, KTO, GRPO and distillation use them to decide when to "
-    "stop. The rows of the split `test` are in `heldout_dataset`.",
-    HELDOUT_TABLE: "One row per positive session of a held-out task: a conversation (`messages`, "
-    "`tools`) with which models are measured.\n\n"
-    "The table has the split `test`, and no training step reads it. The evaluation, the check of "
-    "the exported model and the episodes use these rows.",
+    SFT_TABLE: (
+        "One row per positive session: a conversation (`messages`, `tools`) that the model "
+        "learns to imitate.\n\nThe table has the splits `train` and `select`. The model is "
+        "trained only on rows of `train`. DPO, KTO, GRPO and distillation use the rows of "
+        "`select` to decide when to stop. The rows of the split `test` are in `heldout_dataset`."
+    ),
+    HELDOUT_TABLE: (
+        "One row per positive session of a held-out task: a conversation (`messages`, `tools`) "
+        "on which models are evaluated.\n\nThe table contains the split `test`. No training step "
+        "reads this table. The evaluation, the check of the exported model and the episodes use "
+        "its rows."
+    ),
 }
 
 
@@ -291,7 +294,7 @@ def every_split_has_rows(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if every split whose share is above 0 has rows. If it fails, log sessions of more
-    tasks: the check names the number of tasks that is needed."""
+    tasks. The result of the check says how many tasks are needed."""
     with user_errors():
         columns = ["split", "task_key"]
         rows = read_sft_columns(workspace.open_lake(), agent_key(context), columns)
@@ -309,8 +312,9 @@ def every_split_has_rows(
 def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no held-out conversation nearly equals a training conversation (80 % of the words,
-    by MinHash). If it fails, set `task_pattern` so that both conversations get the same task.
+    """Passes if no held-out conversation is nearly equal to a training conversation (80 % of the
+    words, by MinHash). If it fails, set `task_pattern` so that both conversations get the same
+    task.
     """
     return near_check(workspace, SFT_TABLE, agent_key(context))
 
@@ -319,9 +323,9 @@ def no_held_out_row_is_nearly_a_training_row(
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no held-out session has nearly the same first request as a training session, and no
-    held-out session seems, by its id, to be another trial of a training task. If it fails, add the
-    task's name to the logged sessions, or set `task_pattern` as the check proposes.
+    """Passes if held-out sessions do not look like further trials of training tasks. The check
+    compares the first requests and the session ids. If it fails, add the name of the task to the
+    logged sessions, or set `task_pattern` as the result of the check proposes.
     """
     key = agent_key(context)
     with user_errors():

@@ -38,8 +38,8 @@ def multi_task_dataset(
 ) -> dg.MaterializeResult:
     """One row per conversation of several agents, to train one model on all of them.
 
-    The setting `[mixing]` gives each agent's share. A row keeps its split. A row that another
-    agent holds out is not in the training split.
+    The setting `[mixing]` sets each agent's share. Each row keeps its split. If a row is held out
+    for one agent, it is not a training row of another agent.
     """
     with user_errors():
         config = in_force(context, workspace, MultiTaskConfig)
@@ -99,7 +99,7 @@ def _named(keys: Sequence[PartitionKey], most: int = 20) -> str:
 def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.AssetCheckResult:
-    """Passes if no held-out conversation of an agent nearly equals a training conversation of any
-    agent (80 % of the words, by MinHash). If it fails, set `task_pattern` so that both
+    """Passes if no held-out conversation of an agent is nearly equal to a training conversation of
+    any agent (80 % of the words, by MinHash). If it fails, set `task_pattern` so that both
     conversations get the same task."""
     return near_check(workspace, MIXED_TABLE, None)

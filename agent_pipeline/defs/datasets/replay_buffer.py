@@ -20,12 +20,11 @@ from agent_pipeline.selection.replay import build_buffer, list_held_out_sessions
 def replay_buffer(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """A random sample of all rows on which this agent was ever trained, for replay in later
-    training runs.
+    """A random sample of all rows that this agent was ever trained on. Later training runs replay
+    these rows, so that the model does not forget old tasks.
 
-    The sample also keeps rows of sessions that are no longer in the store. The command
-    `agent-pipeline forget` removes the rows of a session. The sample does not contain rows of
-    held-out tasks.
+    The sample also contains rows of sessions that are no longer in the store. To remove the rows of
+    a session, run `agent-pipeline forget`. The sample never contains rows of held-out tasks.
     """
     # The rows with the lowest hashes of their sessions. It is updated before the training that
     # reads it, which leaves out its own rows: made again from the same tables it has the same

@@ -18,11 +18,11 @@ def tape(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
     """One row per step of a recorded session: a message of the user, a tool call with its result,
-    or an answer. Episodes in the world `replayed` are played from it.
+    or an answer. The world `replayed` uses these rows to answer a model.
 
-    A result is found by the tool, the canonical arguments, and the successful writes before the
-    call. Broken and archived sessions, copies, successful attacks and sessions that a model played
-    are left out.
+    The world finds the recorded result of a call by the tool, the canonical arguments, and the
+    successful writes before the call. The table leaves out broken and archived sessions, copies,
+    successful attacks, and sessions that a model played.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)

@@ -49,8 +49,8 @@ CHECK = "candidate_is_not_rejected"
                 "champion",
                 CHECK,
                 "Passes if the candidate was compared, and no regression check rejects it. If it "
-                "fails, the decision's page names the figure that got worse, or what is missing "
-                "for a decision.",
+                "fails, look at the page of the decision. The page names the figure that got "
+                "worse, or says what is missing for a decision.",
             )
         ],
     ),
@@ -66,10 +66,11 @@ def champion(
     """The decision whether the candidate replaces the champion, which is the model that is
     served.
 
-    The outcome of the decision is promote, hold, reject or cannot decide. Both models answer the
-    same turns of the split `select` and play the same episodes. If there is no champion, the
-    candidate is compared with its base model. With `approve = "auto"`, a promoted candidate becomes
-    the champion and is on probation for some nights. Otherwise a person decides.
+    The outcome of the decision is promote, hold, reject or cannot decide. The candidate and the
+    champion answer the same turns of the split `select`, and play the same episodes. If there is no
+    champion, the candidate is compared with its base model. If the outcome is promote and `approve`
+    is `"auto"`, the candidate becomes the champion. For some nights, it is then still compared with
+    the previous champion. If `approve` is `"person"`, a person must promote the candidate.
     """
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)

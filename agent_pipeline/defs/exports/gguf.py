@@ -57,9 +57,9 @@ def gguf_export(
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """GGUF files of the adapter merged into its base model, for llama.cpp and Ollama.
 
-    llama.cpp loads each file, and the pipeline compares the prompt tokens and greedy answers of the
-    file with the prompt tokens and answers of the merged model. If they differ, the asset fails,
-    and the previous export remains the latest export.
+    The pipeline loads each file in llama.cpp, and compares its prompt tokens and greedy answers
+    with those of the merged model. If they differ, the asset fails, and the previous export stays
+    the latest export.
     """
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
@@ -166,9 +166,9 @@ def serving(
 ) -> Iterator[dg.MaterializeResult]:
     """The folder that model servers read: the champion of every partition.
 
-    llama.cpp's server, vLLM and Ollama can read the folder. If a partition does not have a
-    champion, the folder does not contain a model for it, and the run does not materialize this
-    asset. To choose a champion, run `agent-pipeline promote`.
+    llama.cpp's server, vLLM and Ollama can read the folder. If a partition has no champion, the
+    folder has no model for it, and a run does not materialize this asset. To choose a champion, run
+    `agent-pipeline promote`.
     """
     with user_errors():
         config = in_force(context, workspace, ServingConfig)

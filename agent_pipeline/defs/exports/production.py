@@ -50,8 +50,8 @@ CHECK = "champion_is_no_worse_in_production"
             own_check(
                 "production",
                 CHECK,
-                "Passes if the sessions of production do not show that the champion is worse than "
-                "the agent that it replaces, or than the previous champion. If it fails, run "
+                "Passes if the logged sessions do not show that the champion is worse than the "
+                "agent that it replaces, or worse than the previous champion. If it fails, run "
                 "`agent-pipeline rollback`.",
             )
         ],
@@ -61,12 +61,12 @@ CHECK = "champion_is_no_worse_in_production"
 def production(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The comparison of the champion with the agent that it replaces, in the logged sessions.
+    """A comparison of the champion with the agent that it replaces, based on logged sessions.
 
-    The report has one line per model and week: sessions, verdicts, errors, turns, tokens and cost.
-    A sequential test compares the verdicts every night. If the champion was promoted automatically
-    and is shown to be worse, the previous champion is restored. If there is no previous champion,
-    its share of the traffic through LiteLLM becomes 0.
+    The report has one line per model and week, with sessions, verdicts, errors, turns, tokens and
+    cost. A sequential test compares the verdicts every night. If the test shows that an
+    automatically promoted champion is worse, the previous champion is restored. If there is no
+    previous champion, the champion's share of the traffic through LiteLLM is set to 0.
     """
     with user_errors():
         options = in_force(context, workspace, ProductionOptions)

@@ -38,7 +38,7 @@ from agent_pipeline.training.report import (
 )
 
 MAX_DROPPED_SHARE = 0.1
-"""Largest share of rows that training may leave out, and of turns that a token limit may cut off,
+"""Maximum share of rows that training may leave out, and of turns that a token limit may cut off,
 without a warning.
 """
 
@@ -84,9 +84,9 @@ class FinishedStep:
             own_check(
                 ADAPTER,
                 TRAINED,
-                "Passes if every step of the chain trained, and left out at most a tenth of its "
-                "rows. "
-                "If it fails, the check names the step and the setting to change.",
+                "Passes if every training step trained an adapter and left out at most a tenth "
+                "of its rows. If it fails, the result of the check names the step and the "
+                "setting to change.",
             )
         ],
         pool=GPU,
@@ -100,12 +100,12 @@ def adapter(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """The LoRA adapter of the last training step that the setting `train` names.
+    """The LoRA adapter that the last training step of the setting `train` made.
 
-    The chain starts with supervised fine-tuning (SFT) on the chosen rows. DPO, KTO, GRPO,
+    The training steps start with supervised fine-tuning (SFT) on the selected rows. DPO, KTO, GRPO,
     self-distillation and distillation can follow. Each step continues from the adapter of the
-    previous step. Steps that did not change are reused. The adapter is evaluated, exported and may
-    be served.
+    previous step. If nothing changed for a step, its adapter is used again. The later assets
+    evaluate, export and serve the last adapter.
     """
     with user_errors():
         chain = workspace.settings().chain(agent_key(context))

@@ -43,9 +43,8 @@ FIGURES = tuple(
                 "evaluation",
                 BETTER,
                 "Passes if the model makes significantly more exact tool calls than its base "
-                "model, "
-                "and does not call a tool at every turn. If it fails, look at the evaluation's "
-                "page.",
+                "model, and does not simply call a tool at every turn. If it fails, look at the "
+                "page of the evaluation.",
             )
         ],
         pool=GPU,
@@ -57,7 +56,7 @@ def evaluation(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """Scores of the adapter and of its base model on every assistant turn of the held-out tasks.
+    """Scores of the adapter and of its base model on the assistant turns of held-out tasks.
 
     The scores are the loss, whether the model calls a tool when it should, and whether the calls
     and answers are right. `gguf_export` and `champion` use

@@ -36,10 +36,11 @@ def trained_sessions(
 ) -> Iterator[dg.MaterializeResult]:
     """One row per session that the last training run used.
 
-    The table shows which sessions are new. A nightly run stops here if too few sessions are new
-    (`night.new_sessions`), and no verdict, setting or code changed. If the system prompt or the
-    tools changed, one new session is enough. The run also stops here if the time of the night is
-    over (`night.minutes`). A run that a person starts always continues.
+    The next run compares its sessions with this table to find new sessions. A nightly run stops at
+    this asset if fewer sessions are new than `night.new_sessions`, and no verdict, setting or code
+    changed. If the agent's system prompt or tools changed, one new session is enough. A nightly run
+    also stops at this asset if `night.minutes` have passed. A run that a person starts never stops
+    at this asset.
     """
     with user_errors():
         key, last, lake = agent_key(context), _last_training(context), workspace.open_lake()

@@ -43,9 +43,11 @@ from agent_pipeline.sources.base import TraceSource
 @dg.observable_source_asset(
     partitions_def=AGENTS,
     group_name="traces",
-    description="The store in which the agent logs its sessions. The pipeline observes the store "
-    "and never writes to it. The data version changes whenever a session, a verdict or a label "
-    "changes.",
+    description=(
+        "The store in which the agent logs its sessions. The pipeline observes the store and "
+        "never writes to it. Its data version changes whenever a session, a verdict or a label "
+        "changes."
+    ),
     tags={"stage": "traces"},
 )
 def session_store(
@@ -78,8 +80,8 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
             own_check(
                 "sessions",
                 SCHEMAS_CHECK,
-                "Passes if the tool schemas come from the source or from the settings. If it "
-                "fails, the schemas were inferred from calls: set `tools` to a file with "
+                "Passes if all tool schemas come from the store or from the settings. If it "
+                "fails, some schemas were inferred from calls. Set `tools` to a file with the "
                 "schemas.",
             ),
             own_check(
@@ -96,10 +98,11 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
 def sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """One row per session that the agent logged, in one canonical form.
+    """One row per session that the agent logged. All store formats are converted to the same form.
 
-    Tool calls are paired with their results. Damage is counted by kind. Missing tool schemas
-    are inferred from the calls. Secrets and personal data are replaced by pseudonyms.
+    Tool calls are paired with their results. Damaged parts of the record are repaired or dropped,
+    and counted. Missing tool schemas are inferred from the calls. Secrets and personal data are
+    replaced by pseudonyms.
     """
     with user_errors():
         config = in_force(context, workspace, SessionsConfig)
@@ -152,12 +155,10 @@ def sessions(
 def nothing_private_was_written(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if the table does not contain a private value, or another form of a private value from
-    the store.
-
-    If it fails, no later asset is made from the table. If the value is private, report the kinds of
-    values in the check's metadata as a bug. If it is not private, add it to `redaction.allow`. The
-    metadata never contains a value.
+    """Passes if the table contains no private value. The check also searches for other spellings of
+    the private values in the store. If it fails, no later asset is made from the table. If the
+    value is not private, add it to `redaction.allow`. If it is private, report a bug with the kinds
+    of values in the check's metadata. The metadata never contains the values themselves.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -232,8 +233,8 @@ def judged_sessions(
 ) -> dg.MaterializeResult:
     """One row per session, with its verdict and the judge that gave the verdict.
 
-    The table also has the result of every measure and the opinion of every judge. A null
-    verdict means that nobody judged the session.
+    The table also has the result of every measure (an automatic test of the session) and the
+    opinion of every judge. If the verdict is null, nobody judged the session.
     """
     with user_errors():
         config = in_force(context, workspace, JudgingOptions)
@@ -337,9 +338,9 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
             own_check(
                 "curated_sessions",
                 FATES_CHECK,
-                "Passes if the shares of verdicts and drop reasons have not changed significantly. "
-                "If "
-                "it fails, find out whether the agent, its labels or the judge changed.",
+                "Passes if the new sessions have nearly the same shares of verdicts and drop "
+                "reasons as the last version of the table. If it fails, find out whether the "
+                "agent, its labels or its judge changed.",
             )
         ],
     ),
@@ -351,7 +352,8 @@ def curated_sessions(
     """One row per judged session, with its use for training: positive, negative or neither.
 
     Positive sessions become training examples. Negative sessions become the rejected answers of
-    preference pairs and KTO rows. Every session that is not positive has a reason.
+    preference pairs, and bad examples for KTO. If a session is not positive, the table has the
+    reason.
     """
     with user_errors():
         config = in_force(context, workspace, CurationConfig)
@@ -448,11 +450,10 @@ def every_session_is_kept_or_dropped_with_a_reason(
 def champion_sees_what_it_was_trained_for(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if the newest sessions have the system prompt and the tools of the champion's rows.
-
-    Without a champion, the latest model counts. Dates, names and other parts that varied in
-    training may vary. If it fails, the next nightly run trains again. Until a new model is
-    promoted, do not let the champion act alone.
+    """Passes if the newest sessions have the same system prompt and tools as the sessions that the
+    champion was trained on. If there is no champion, the latest model is checked. Parts of the
+    prompt that varied in training, such as dates and names, may differ. If it fails, the next
+    nightly run trains again. Do not let the champion act unattended until a new model is promoted.
     """
     with user_errors():
         comparisons = compare_models(workspace.open_lake(), agent_key(context))

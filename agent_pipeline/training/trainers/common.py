@@ -51,7 +51,7 @@ def make_shared_arguments(
         device: Where the model trains.
         work_dir: Where checkpoints are written.
         row_count: The number of training rows.
-        pass_tokens: Largest number of tokens per forward pass.
+        pass_tokens: Maximum number of tokens per forward pass.
         stored_tokens: The number of tokens whose activations fit into memory.
     """
     return {

@@ -226,7 +226,7 @@ def build_trl_trainer(
         arguments: TRL's arguments.
         progress: Is called after each step.
         lora: The adapter; None trains every weight.
-        max_nodes: Largest number of nodes per tree; None trains row by row.
+        max_nodes: Maximum number of nodes per tree; None trains row by row.
 
     Raises:
         DataError: TRL would train on other labels than ours.
@@ -265,7 +265,7 @@ def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer"
     of the rows, and the gradients are summed.
 
     Args:
-        max_nodes: Largest number of nodes per tree.
+        max_nodes: Maximum number of nodes per tree.
         **trainer_arguments: The arguments of `SFTTrainer`. The data set has the columns `input_ids`
             and `labels`.
     """
@@ -341,7 +341,7 @@ def collate_trees(
     """Return a batch that contains the rows of one optimizer step as prefix trees.
 
     Args:
-        max_nodes: Largest number of nodes per tree.
+        max_nodes: Maximum number of nodes per tree.
         device: The kind of device, `cpu` or `cuda`.
         share: The share of this process.
         rows: The rows of the step, with the columns `input_ids` and `labels`.
