@@ -64,14 +64,18 @@ def addresses_judge(text: str) -> bool:
     characters are removed, and tag characters, which only a model reads, are replaced by their
     letters.
     """
-    if not text.isascii():
-        text = _HIDDEN.sub("", text)
-        if _TAGS.search(text):
-            text = text.translate(_LETTERS_BY_TAG)
-    lowered = text.lower()
+    lowered = _show_hidden(text).lower()
     if not _may_match(lowered):
         return False
     return _ORDERS.search(" ".join(lowered.split())) is not None
+
+
+def _show_hidden(text: str) -> str:
+    """Return a text without invisible characters, and with letters instead of tag characters."""
+    if text.isascii():
+        return text
+    text = _HIDDEN.sub("", text)
+    return text.translate(_LETTERS_BY_TAG) if _TAGS.search(text) else text
 
 
 def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bool]:
@@ -81,6 +85,11 @@ def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Too
     results of its calls. The tool schemas belong to the first turn. Messages after the last turn
     belong to the last turn.
     """
+    texts = [*_list_texts(messages)]
+    if tools:
+        texts.append(encode_json(list(tools)).decode("utf-8", "replace"))
+    if not _may_match(_show_hidden("\n".join(texts)).lower()):
+        return [False for message in messages if message["role"] == "assistant"]
     address_judge: list[bool] = []
     turn_start = 0
     for index, message in enumerate(messages):
@@ -93,7 +102,7 @@ def find_turns_addressing_judge(messages: Sequence[Message], tools: Sequence[Too
         turn_start = turn_end
     if not address_judge:
         return []
-    if tools and addresses_judge(encode_json(list(tools)).decode("utf-8", "replace")):
+    if tools and addresses_judge(texts[-1]):
         address_judge[0] = True
     if _any_addresses_judge(messages[turn_start:]):
         address_judge[-1] = True

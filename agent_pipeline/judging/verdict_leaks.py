@@ -18,6 +18,20 @@ LEAK_PATTERNS = (
 lower-case line.
 """
 
+_WORDS_OF_PATTERNS = dict(
+    zip(
+        LEAK_PATTERNS,
+        (("reward",), ("reward",), ("success", "passed", "result", "verdict")),
+        strict=True,
+    )
+)
+"""Words of which every match of a pattern contains at least one.
+
+A search for words is much faster than a pattern, and most texts contain none of them. Patterns of
+the user have no such words.
+"""
+_ANY_TEXT = ("",)
+
 _MAX_LEAK_CHARACTERS = 100
 
 
@@ -106,7 +120,8 @@ def _find_first_leak(
 def _find_leak(text: str, patterns: Sequence[re.Pattern[str]]) -> str | None:
     lowered = text.lower()
     for pattern in patterns:
-        match = pattern.search(lowered)
-        if match:
+        words = _WORDS_OF_PATTERNS.get(pattern.pattern, _ANY_TEXT)
+        may_match = any(word in lowered for word in words)
+        if may_match and (match := pattern.search(lowered)):
             return match.group()[:_MAX_LEAK_CHARACTERS]
     return None

@@ -134,10 +134,13 @@ class Redactor:
             ]
             # A replacement may uncover another value, for example if two addresses stood next to
             # each other without a blank.
-            fresh = seen_by_detectors(
-                [new for new, old in zip(changed, texts, strict=True) if new != old]
-            )
-            texts, views = changed, seen_by_detectors(changed)
+            views_of_changed = {
+                index: seen_by_detectors([new])[0]
+                for index, (new, old) in enumerate(zip(changed, texts, strict=True))
+                if new != old
+            }
+            views = [views_of_changed.get(index, view) for index, view in enumerate(views)]
+            texts, fresh = changed, [*views_of_changed.values()]
             finds = self._private_values(session, fresh) if fresh else {}
         if names.counts:
             replacing = iter(texts)

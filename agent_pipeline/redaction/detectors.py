@@ -30,6 +30,7 @@ from typing import Any
 from agent_pipeline.redaction.commands import passwords_of_commands, without_closing
 from agent_pipeline.redaction.key_blocks import cut_off_keys, encoded_texts
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
+from agent_pipeline.redaction.long_runs import LongRuns
 from agent_pipeline.redaction.names import entities, names_given_away, spacy_pipeline
 from agent_pipeline.redaction.numbers import account_number, numbers
 from agent_pipeline.redaction.passwords import (
@@ -93,16 +94,16 @@ class Detectors:
         If a text that is encoded as base64 contains a private value, its base64 is returned as a
         `TOKEN`.
         """
-        finds = self._find(text)
-        for encoded in encoded_texts(text) if "TOKEN" in self._kinds else ():
-            if self._find(encoded.text):
+        flat = text.encode("latin-1", "replace")
+        finds = self._find(text, flat)
+        for encoded in encoded_texts(text, flat) if "TOKEN" in self._kinds else ():
+            if self._find(encoded.text, encoded.text.encode("latin-1", "replace")):
                 for line in encoded.lines:
                     finds.setdefault(line, "TOKEN")
         return finds
 
-    def _find(self, text: str) -> dict[str, str]:
+    def _find(self, text: str, flat: bytes) -> dict[str, str]:
         finds: dict[str, str] = {}
-        flat = text.encode("latin-1", "replace")
         spaced = with_blanks_between_scripts(text)
         flat_spaced = flat if spaced is text else spaced.encode("latin-1", "replace")
         for detector in self._detectors:
@@ -132,7 +133,7 @@ def _ruled(text: str, flat: bytes) -> Iterator[Find]:
     formats, and values after headers, commands or labels.
     """
     yield from _found_by_rules(text)
-    if windows := list(_without_marks(text)):
+    if windows := list(_without_marks(text, flat)):
         yield from _found_by_rules("\n\n".join(windows))
 
 
@@ -144,17 +145,18 @@ there, but people write a comma, a bracket or a quote.
 """
 
 
-_LONG_RUN = re.compile(r"(?<![\w.:/+=@%-])[\w.:/+=-]{20,}+", re.ASCII)
+_LONG_RUNS = LongRuns(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/+=-", 20)
 _LONGEST_WORDS_BEFORE = 80
 
 
-def _without_marks(text: str) -> Iterator[str]:
+def _without_marks(text: str, flat: bytes) -> Iterator[str]:
     """Yield the parts of a text that may be keys with punctuation around them.
 
     Each part includes the words before the key. The punctuation is replaced by blanks.
     """
-    for run in _LONG_RUN.finditer(text):
-        start, end = run.span()
+    for start, end in _LONG_RUNS.spans(flat):
+        if flat[start - 1 : start] in (b"@", b"%"):
+            continue
         if (
             text[end - 1] in ".:"
             or _MARK.match(text, end)

@@ -95,15 +95,10 @@ def _may_be_encoded(text: str) -> bool:
         ("%" in text and percent.search(text))
         or ("&" in text and entity.search(text))
         or ("\\" in text and escape.search(text))
-        or "at]" in text
-        or "(a)" in text
-        or "at)" in text
-        or "dot]" in text
-        or "dot)" in text
-        or "at}" in text
-        or "dot}" in text
-        or "at>" in text
-        or "dot>" in text
+        or ("]" in text and ("at]" in text or "dot]" in text))
+        or (")" in text and ("at)" in text or "dot)" in text or "(a)" in text))
+        or ("}" in text and ("at}" in text or "dot}" in text))
+        or (">" in text and ("at>" in text or "dot>" in text))
         or "\uff20" in text
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agent_pipeline.redaction.kinds import Find
+from agent_pipeline.redaction.long_runs import LongRuns
 
 _BODY = r"(?:\s{0,4}[A-Za-z0-9+/=]{20,}+)++(?:\n[A-Za-z0-9+/=]{4,19}(?=\n|$))?"
 _BEGIN = re.compile(
@@ -70,6 +71,8 @@ _BASE64 = re.compile(
 """A pattern that matches base64. Base64 of a text has a capital letter among its first characters,
 unlike most long words in code.
 """
+_RUNS = LongRuns(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-", 16)
+"""The runs of characters at whose start `_BASE64` may match. It matches nowhere else."""
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _URL_SAFE = str.maketrans("-_", "+/")
 _START = 40
@@ -85,12 +88,11 @@ class EncodedText(NamedTuple):
     text: str
 
 
-def encoded_texts(text: str) -> Iterator[EncodedText]:
+def encoded_texts(text: str, flat: bytes) -> Iterator[EncodedText]:
     """Yield the texts that are written as base64 in a text. Decoded data that is not text, such as
     an image or a key, is skipped.
     """
-    for match in _BASE64.finditer(text):
-        written = match.group()
+    for written in _written_in_base64(text, flat):
         if _BINARY.search(_decoded(written[:_START].replace("\n", ""))):
             continue
         try:
@@ -100,6 +102,15 @@ def encoded_texts(text: str) -> Iterator[EncodedText]:
         if not _BINARY.search(decoded.encode()):
             lines = [line for line in written.split("\n") if len(line) >= _SHORTEST_LINE]
             yield EncodedText(lines, decoded)
+
+
+def _written_in_base64(text: str, flat: bytes) -> Iterator[str]:
+    """Yield the matches of `_BASE64` in a text."""
+    done = 0
+    for start, _ in _RUNS.spans(flat):
+        if start >= done and (match := _BASE64.match(text, start)):
+            done = match.end()
+            yield match.group()
 
 
 def _decoded(written: str) -> bytes:

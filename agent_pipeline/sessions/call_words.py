@@ -57,6 +57,9 @@ def has_call_words(text: str) -> bool:
 
     The call has the format of a model (`<tool_call>{...`), or the whole text is JSON of calls.
     """
+    # Without code, a text may contain other words, so a text with code is always searched.
+    if "`" not in text and not any(beginning in text for beginning in CALL_BEGINNINGS):
+        return False
     if _CALL_WORDS.search(text) or _TEMPLATE_MARKS.search(_CODE.sub("", text)):
         return True
     text = _THOUGHT.sub("", text, count=1).strip()

@@ -3,9 +3,16 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS, compile_leak_patterns, remove_leaks
+from agent_pipeline.judging.verdict_leaks import (
+    _WORDS_OF_PATTERNS,
+    LEAK_PATTERNS,
+    compile_leak_patterns,
+    remove_leaks,
+)
 
 PATTERNS = compile_leak_patterns(LEAK_PATTERNS)
 
@@ -83,3 +90,11 @@ def test_a_verdict_in_the_arguments_of_a_call_drops_the_session():
 def test_a_pattern_that_is_no_regular_expression_is_a_sentence():
     with pytest.raises(SettingsError, match="verdict_leaks"):
         compile_leak_patterns(["("])
+
+
+@pytest.mark.parametrize("pattern", LEAK_PATTERNS)
+@given(data=st.data())
+def test_every_match_of_a_pattern_has_one_of_its_words(pattern: str, data: st.DataObject) -> None:
+    """A text without these words is not searched with the pattern."""
+    text = data.draw(st.from_regex(pattern))
+    assert any(word in text for word in _WORDS_OF_PATTERNS[pattern])

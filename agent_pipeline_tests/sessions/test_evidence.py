@@ -3,8 +3,15 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent_pipeline.sessions.call_words import has_call_words
+from agent_pipeline.sessions.call_words import (
+    _CALL_WORDS,
+    _TEMPLATE_MARKS,
+    CALL_BEGINNINGS,
+    has_call_words,
+)
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.evidence import is_cut
 from agent_pipeline.sources.formats.model_calls import request_of, response_of
@@ -189,6 +196,12 @@ def test_call_words(text: str) -> None:
     """A model's raw output has calls, thoughts and marks of its template. An answer of such words would be trained as words."""
     assert has_call_words(text)
     assert _damage(_ASKED, {"role": "assistant", "content": text}) == {"unread": 1}
+
+
+@given(st.from_regex(_CALL_WORDS) | st.from_regex(_TEMPLATE_MARKS))
+def test_every_written_call_has_a_beginning(text: str) -> None:
+    """A text without a beginning is not searched further."""
+    assert any(beginning in text for beginning in CALL_BEGINNINGS)
 
 
 @pytest.mark.parametrize(
