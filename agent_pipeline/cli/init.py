@@ -72,7 +72,6 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
     from agent_pipeline.readiness.base_choice import choose_base
     from agent_pipeline.readiness.proposal import (
         LABELS_FOLDER,
-        describe_lengths,
         propose_choices,
         propose_remedies,
     )
@@ -109,7 +108,6 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         elif choices is not first_choices:
             break
         choices = propose_remedies(report.agents)
-    add_choices(file, describe_lengths(report.agents))
     for line in describe_readiness(report):
         typer.echo(line)
     what = name_settings(added) or "nothing was missing"

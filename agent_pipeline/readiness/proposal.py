@@ -15,9 +15,9 @@ from agent_pipeline.readiness.report import (
     AgentReport,
     MetricFacts,
     Readiness,
-    TrainingOutlook,
+    TokenCounts,
 )
-from agent_pipeline.readiness.screen import WIDTH, describe_training
+from agent_pipeline.readiness.screen import WIDTH
 
 JudgeChoice = Literal["labels", "model", "nobody"]
 """Who will judge sessions without a verdict: people, a language model, or nobody yet."""
@@ -115,9 +115,10 @@ def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
     longer = []
     for agent in agents:
         tokens = agent.contents.tokens
-        length = propose_max_length(tokens) if tokens and not tokens.is_estimate else 0
-        if length > agent.max_length:
-            longer.append(_choose_length(agent, length))
+        if tokens and not tokens.is_estimate:
+            length = propose_max_length(tokens)
+            if length > agent.max_length:
+                longer.append(_choose_length(agent, tokens, length))
     shortened = [
         Choice(
             ("agents", agent.partition, "assets", "sft_adapter"),
@@ -131,15 +132,6 @@ def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
         if agent.most_dropped is not None
     ]
     return longer + propose_split(agents) + shortened
-
-
-def describe_lengths(agents: Sequence[AgentReport]) -> list[Choice]:
-    """Return the lengths of the training rows in force, as comments of the settings file."""
-    return [
-        _choose_length(agent, agent.max_length, agent.training, is_hint=True)
-        for agent in agents
-        if agent.contents.tokens
-    ]
 
 
 def propose_split(agents: Sequence[AgentReport]) -> list[Choice]:
@@ -261,28 +253,13 @@ def _propose_pattern(agent: AgentReport, is_hint: bool = False) -> Iterator[Choi
         )
 
 
-def _choose_length(
-    agent: AgentReport, length: int, outlook: TrainingOutlook | None = None, is_hint: bool = False
-) -> Choice:
-    """Return the setting of the longest training row, which the evaluations follow.
-
-    Args:
-        agent: The report on an agent with token counts.
-        length: The length.
-        outlook: The expected training run with this length.
-        is_hint: Whether the length is the default, and written as a comment.
-    """
-    tokens = agent.contents.tokens
-    comment = ""
-    if tokens:
-        comment = (
-            f"The longest session has {tokens.longest:,} tokens, and 90 % have at most "
-            f"{tokens.p90:,}."
-        )
-    if outlook:
-        comment = f"{comment} Expected: {describe_training(outlook)}"
+def _choose_length(agent: AgentReport, tokens: TokenCounts, length: int) -> Choice:
+    """Return the setting of the longest training row, which the evaluations follow."""
+    comment = (
+        f"The longest session has {tokens.longest:,} tokens, and 90 % have at most {tokens.p90:,}."
+    )
     table = ("agents", agent.partition, "assets", "sft_adapter")
-    return Choice(table, "max_length", length, comment, is_hint)
+    return Choice(table, "max_length", length, comment)
 
 
 def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]:
