@@ -20,6 +20,8 @@ console = Console()
 LABEL_WIDTH = 12
 WIDEST = 100
 """Maximum number of characters of a line, because longer lines are hard to read."""
+MAX_UNREAD = 5
+"""Largest number of agents that are named although the lake has no session of them."""
 
 
 def status(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
@@ -63,11 +65,18 @@ def describe_status(shown: "Status", width: int, today: datetime) -> Iterator[st
         yield from _wrap("agents", "none: the store has no sessions that a reader knows", width)
     elif not any(agent.was_read for agent in shown.agents):
         yield from _wrap("", "The lake is empty: no sessions were read into it yet.", width)
+    unread = [agent.partition for agent in shown.agents if not agent.was_read]
     for agent in shown.agents:
-        yield ""
-        yield from textwrap.wrap(agent.partition, width)
-        yield from _describe_agent(agent, width, today)
+        if agent.was_read:
+            yield ""
+            yield from textwrap.wrap(agent.partition, width)
+            yield from _describe_agent(agent, width, today)
     yield ""
+    if unread:
+        names = ", ".join(unread[:MAX_UNREAD])
+        more = len(unread) - MAX_UNREAD
+        others = f" and {with_noun(more, 'other agent')}" if more > 0 else ""
+        yield from _wrap("not read", f"{names}{others}", width)
     yield from _wrap("next night", _describe_night(shown.next_night, today), width)
 
 
@@ -88,9 +97,6 @@ def choose_next_step(shown: "Status") -> str:
 
 def _describe_agent(agent: "AgentStatus", width: int, today: datetime) -> Iterator[str]:
     """Yield the lines about one agent."""
-    if not agent.was_read:
-        yield from _wrap("sessions", "not read yet", width)
-        return
     dropped = f"; dropped: {_list_counts(agent.dropped)}" if agent.dropped else ""
     yield from _wrap(
         "sessions", f"{agent.sessions:,}, of which {agent.kept:,} kept{dropped}", width

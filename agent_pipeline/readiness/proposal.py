@@ -1,5 +1,6 @@
 """The settings that `init` writes and that `doctor` shows, from a readiness report."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,12 +96,35 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
             "docs/how-to/slack.md.",
         )
     )
-    for agent in report.agents:
-        choices += _propose_for_agent(agent, answers)
+    choices += _shorten_hints(
+        [choice for agent in report.agents for choice in _propose_for_agent(agent, answers)]
+    )
     if not (answers.use_patterns and any(agent.tasks.task_pattern for agent in report.agents)):
         # A task pattern changes the tasks, so that the splits are only known with the pattern.
         choices += propose_split(report.agents)
     return choices
+
+
+def _shorten_hints(choices: Sequence[Choice]) -> list[Choice]:
+    """Return the settings of all agents, with each comment for the first agents only.
+
+    A store of 85 agents made a file of 340 lines, nearly all of which said the same.
+    """
+    hints: defaultdict[str, list[Choice]] = defaultdict(list)
+    for choice in choices:
+        if choice.is_hint:
+            hints[choice.name].append(choice)
+    shortened = []
+    for choice in choices:
+        same = hints[choice.name] if choice.is_hint else []
+        more = len(same) - _MAX_NAMES
+        if choice in same[_MAX_NAMES:]:
+            continue
+        if more > 0 and choice is same[_MAX_NAMES - 1]:
+            what = f"You can set {choice.name} of {more:,} other agents in the same way."
+            choice = msgspec.structs.replace(choice, comment=f"{choice.comment} {what}")
+        shortened.append(choice)
+    return shortened
 
 
 def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:

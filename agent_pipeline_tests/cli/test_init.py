@@ -156,6 +156,22 @@ def test_file_counts_as_the_screen_does(project: Path, monkeypatch: pytest.Monke
     assert "kept: base_model" not in run("chats.jsonl", "--yes").output
 
 
+def test_hints_of_many_agents(project: Path) -> None:
+    """The same comment for each of 85 agents hid the settings. A setting is never left out."""
+    chats = [
+        chat(f"a{agent}-s{n}", f"find {n} of {agent}") | {"agent": f"a{agent}"}
+        for agent in range(12)
+        for n in range(3)
+    ]
+    for record in chats:
+        del record["tools"]
+    write_chats(project / "chats.jsonl", chats)
+    run("chats.jsonl", "--yes")
+    text = written(project)
+    assert text.count("# tools =") == 3
+    assert "tools of 9 other agents" in " ".join(text.replace("#", " ").split())
+
+
 def test_questions_change_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The base model, the patterns, who judges, and the tools."""
     chats = trials()

@@ -86,9 +86,16 @@ def test_agent_with_a_champion() -> None:
 def test_agent_that_was_never_read_has_no_zeros() -> None:
     """0 sessions would say that the store is empty."""
     text = screen(UNREAD)
-    assert "not read yet" in text and "The lake is empty" in text
+    assert "not read    shop/other" in text and "The lake is empty" in text
     assert "0" not in text.partition("next night")[0]
     assert "The lake is empty" not in screen(UNREAD, READ)
+
+
+def test_many_unread_agents_are_one_line() -> None:
+    """85 agents filled 255 lines that said nothing."""
+    unread = [msgspec.structs.replace(UNREAD, partition=f"a/{n}") for n in range(85)]
+    text = screen(READ, *unread, width=100)
+    assert "a/4 and 80 other agents" in text and len(text.splitlines()) < 20
 
 
 @given(
