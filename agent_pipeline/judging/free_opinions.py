@@ -5,7 +5,8 @@ Turning opinions into a verdict belongs to `verdict_policy`.
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
 from agent_pipeline.judging.measures import MeasureResult
@@ -15,9 +16,85 @@ from agent_pipeline.judging.verdict_policy import (
     VerdictPolicy,
     find_group_verdict,
 )
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+SCORE = ""
+"""The name of the session's score among the names of metrics."""
+
+MIN_SHARE_ABOVE_1 = 0.05
+"""Smallest share of values above 1 with which a scale counts as a scale that goes above 1.
+
+A few values above 1 are a bonus, or an error in the record.
+"""
+
+
+@dataclass(frozen=True)
+class ScoreScales:
+    """The scores and metrics of an agent whose scale goes above 1.
+
+    On a scale from 1 to 5, a value of 1 is the worst value. One session does not show this, so the
+    values of all sessions are compared.
+
+    Attributes:
+        above_1: The names of the metrics, and `SCORE` if it is the score.
+    """
+
+    above_1: frozenset[str] = frozenset()
+
+    @classmethod
+    def measure(cls, scored: Iterable[tuple[float | None, Mapping[str, float]]]) -> "ScoreScales":
+        """Return the scales of an agent's scores.
+
+        Args:
+            scored: The score and the metrics of each session.
+        """
+        counts: dict[str, int] = {}
+        counts_above_1: dict[str, int] = {}
+        for score, metrics in scored:
+            named = metrics if score is None else {**metrics, SCORE: score}
+            for name, value in named.items():
+                counts[name] = counts.get(name, 0) + 1
+                counts_above_1[name] = counts_above_1.get(name, 0) + (1 < value < math.inf)
+        return cls(
+            frozenset(
+                name
+                for name, count in counts_above_1.items()
+                if count and count >= MIN_SHARE_ABOVE_1 * counts[name]
+            )
+        )
+
+
+UNKNOWN_SCALES = ScoreScales()
+
+
+def describe_scales(scales: ScoreScales, policy: VerdictPolicy, key: PartitionKey) -> Iterator[str]:
+    """Yield sentences about scores that give no verdict because their scale goes above 1.
+
+    Args:
+        scales: The scales of the agent's scores.
+        policy: The rules for scores and metrics.
+        key: The agent.
+    """
+    if policy.score_acceptable > 1:
+        return
+    if SCORE in scales.above_1 and policy.has_judge("score"):
+        yield (
+            f"The scores of {key} go above 1, so a score of 1 may be a low one and gives no "
+            "verdict: set score_acceptable and score_unacceptable on the scale of the scores."
+        )
+    names = sorted(
+        name
+        for name, rule in policy.metrics.items()
+        if name in scales.above_1 and rule in ("higher", "lower")
+    )
+    if names and policy.has_judge("metrics"):
+        yield (
+            f"The metrics {', '.join(names)} of {key} go above 1, so a value of 1 gives no "
+            "verdict: set a comparison in `metrics`, such as '>= 4'."
+        )
 
 
 def collect_opinions(
@@ -25,6 +102,7 @@ def collect_opinions(
     results: Mapping[str, MeasureResult],
     policy: VerdictPolicy,
     label: Label | None,
+    scales: ScoreScales = UNKNOWN_SCALES,
 ) -> dict[str, Opinion]:
     """Return the opinions of all judges that do not cost money, by judge.
 
@@ -33,6 +111,7 @@ def collect_opinions(
         results: The results of the measures, by name.
         policy: The rules for scores and metrics.
         label: A person's label of the session.
+        scales: The scales of the agent's scores.
     """
     opinions: dict[str, Opinion] = {}
     if label:
@@ -41,16 +120,16 @@ def collect_opinions(
     if judgment:
         opinions["judgment"] = Opinion(judgment)
     if session.score is not None:
-        opinions["score"] = _judge_score(session.score, policy)
+        opinions["score"] = _judge_score(session.score, policy, SCORE in scales.above_1)
     declared = {name: session.scores[name] for name in policy.metrics if name in session.scores}
     if declared:
-        opinions["metrics"] = _judge_metrics(declared, policy)
+        opinions["metrics"] = _judge_metrics(declared, policy, scales)
     if results:
         opinions["measures"] = _judge_measures(results)
     return opinions
 
 
-def _judge_score(score: float, policy: VerdictPolicy) -> Opinion:
+def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) -> Opinion:
     if not math.isfinite(score):
         return Opinion(None, f"the score {score} is not a finite number")
     reason = f"score {score:.4g}"
@@ -58,14 +137,28 @@ def _judge_score(score: float, policy: VerdictPolicy) -> Opinion:
         return Opinion(
             None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale"
         )
-    return Opinion(_judge_value(score, "higher", policy), reason)
+    verdict = _judge_value(score, "higher", policy, is_scale_above_1)
+    if verdict is None and score >= policy.score_acceptable:
+        reason += (
+            " may be low, because other scores are above 1: set score_acceptable and "
+            "score_unacceptable on their scale"
+        )
+    return Opinion(verdict, reason)
 
 
-def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | None:
+def _judge_value(
+    value: float, rule: str, policy: VerdictPolicy, is_scale_above_1: bool
+) -> Verdict | None:
     """Return the verdict that follows from one metric's value.
 
     There is no verdict if the value is between the two thresholds, above their scale, or not a
     number.
+
+    Args:
+        value: The value.
+        rule: The direction of the metric, or a comparison.
+        policy: The thresholds.
+        is_scale_above_1: Whether other sessions have values above 1.
     """
     if not math.isfinite(value):
         return None
@@ -73,9 +166,9 @@ def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | No
     if comparison:
         holds = _OPERATORS[comparison[1]](value, float(comparison[2]))
         return "acceptable" if holds else "unacceptable"
-    if value > 1 >= policy.score_acceptable:
-        return None  # 2 of 5 is above a scale from 0 to 1, so a good verdict would be a guess
     is_high = value >= policy.score_acceptable
+    if is_high and policy.score_acceptable <= 1 and (value > 1 or is_scale_above_1):
+        return None  # 1 or 2 of 5 is not on a scale from 0 to 1, so a verdict would be a guess
     is_low = value <= policy.score_unacceptable
     is_good, is_bad = (is_high, is_low) if rule == "higher" else (is_low, is_high)
     if is_good:
@@ -83,14 +176,16 @@ def _judge_value(value: float, rule: str, policy: VerdictPolicy) -> Verdict | No
     return "unacceptable" if is_bad else None
 
 
-def _judge_metrics(values: Mapping[str, float], policy: VerdictPolicy) -> Opinion:
+def _judge_metrics(
+    values: Mapping[str, float], policy: VerdictPolicy, scales: ScoreScales
+) -> Opinion:
     """Return the opinion that follows from the declared metrics.
 
     The verdict is `unacceptable` if any declared metric gives it, and `acceptable` if all of them
     do.
     """
     opinions = {
-        name: Opinion(_judge_value(value, policy.metrics[name], policy))
+        name: Opinion(_judge_value(value, policy.metrics[name], policy, name in scales.above_1))
         for name, value in values.items()
     }
     verdict = find_group_verdict(list(opinions), opinions)

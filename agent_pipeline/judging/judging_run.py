@@ -13,7 +13,12 @@ from typing import Generic, TypeVar
 
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.context import EvaluationContext
-from agent_pipeline.judging.free_opinions import collect_opinions
+from agent_pipeline.judging.free_opinions import (
+    UNKNOWN_SCALES,
+    ScoreScales,
+    collect_opinions,
+    describe_scales,
+)
 from agent_pipeline.judging.judge_checks import JudgeCheck
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_judge import LlmJudge
@@ -70,6 +75,7 @@ class JudgingRun:
         checks: The checks of the machine judges against people's labels. `None` trusts a language
             model without a check.
         checked_sessions: Sessions about which the model is asked although a person labelled them.
+        scales: The scales of the agent's scores and metrics.
         verdicts: Number of sessions by verdict and judge (`acceptable by label`), or `none`.
         pending: Number of sessions that the model could not judge (a limit, an outage, an answer
             that could not be parsed).
@@ -90,6 +96,7 @@ class JudgingRun:
     redact: Callable[[str], str] = str
     checks: Sequence[JudgeCheck] | None = None
     checked_sessions: Collection[str] = ()
+    scales: ScoreScales = UNKNOWN_SCALES
     verdicts: Counter[str] = field(default_factory=Counter)
     pending: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -157,6 +164,7 @@ class JudgingRun:
                     f"The judge {check.describe()}. Until then, its verdicts on sessions of {key} "
                     f"are unverified: `agent-pipeline review {key}`."
                 )
+        yield from describe_scales(self.scales, self.policy, key)
         if self.addressing_judge:
             yield (
                 f"{self.addressing_judge} sessions of {key} have a text that addresses a judge, "
@@ -202,7 +210,7 @@ class JudgingRun:
             measure.name: self._redact_reason(measure.take(context)) for measure in self.measures
         }
         label = self.labels.by_id.get(session.session_id)
-        opinions = collect_opinions(session, results, self.policy, label)
+        opinions = collect_opinions(session, results, self.policy, label, self.scales)
         turns = find_turn_facts(context, self.turn_measures)
         llm_opinion = None
         if self.llm and not _addresses_judge(turns) and self._needs_llm(session, opinions):

@@ -14,6 +14,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, measure_drift
 from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE, VolumeError
 from agent_pipeline.judging.curation import Curation, CurationBounds, OwnSessions, curate_rows
+from agent_pipeline.judging.free_opinions import ScoreScales
 from agent_pipeline.judging.judge_checks import (
     JudgeCheck,
     SampledSession,
@@ -105,11 +106,18 @@ def judge_partition(
     labels.leave_out_shared(_find_shared(lake, key, labels))
     labels.redact(redactor)
     run.redact = lru_cache(REASONS_IN_MEMORY)(redactor.redact_text)
+    run.scales = _measure_scales(lake, key)
     has_llm = run.policy.has_judge("llm")
     with open_judge(options.limits) if has_llm else nullcontext() as run.llm:
         if least_precision:
             _check_judges(lake, key, run, least_precision)
         return judge_sessions(lake, key, run), run
+
+
+def _measure_scales(lake: Lake, key: PartitionKey) -> ScoreScales:
+    """Return the scales of the scores in the table `sessions`."""
+    rows = to_rows(read_batches(lake.open("sessions", key), ["score", "scores"]))
+    return ScoreScales.measure((row["score"], row["scores"]) for row in rows)
 
 
 def _check_judges(lake: Lake, key: PartitionKey, run: JudgingRun, least: float) -> None:
@@ -130,7 +138,13 @@ def _check_judges(lake: Lake, key: PartitionKey, run: JudgingRun, least: float) 
         file = lake.open("sessions", key)
         drawn = _find_drawn(file, run.labels.drawn_below)
         probe = JudgingRun(
-            run.measures, run.policy, Labels(), run.llm, redact=run.redact, checks=()
+            run.measures,
+            run.policy,
+            Labels(),
+            run.llm,
+            redact=run.redact,
+            checks=(),
+            scales=run.scales,
         )
         rows = to_rows(
             batch.filter(pc.is_in(batch["session_id"], drawn)) for batch in read_batches(file)

@@ -18,6 +18,7 @@ from agent_pipeline.config.assets import (
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, without_credentials
+from agent_pipeline.judging.free_opinions import ScoreScales, describe_scales
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_client import SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
@@ -239,6 +240,8 @@ class Doctor:
             examination = examine(source, key, rules, labels, llm)
         unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
         examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
+        scales = ScoreScales.measure((facts.score, facts.metrics) for facts in examination.sessions)
+        examination.notes += describe_scales(scales, rules.judging.policy, key)
         return examination
 
     @cached_property
