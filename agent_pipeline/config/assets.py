@@ -183,8 +183,9 @@ class ShareGptConfig(FileOptions):
     alternating: bool = Field(
         default=True,
         description=(
-            "Whether conversations are left out if input and output do not alternate. "
-            "LLaMA-Factory would discard these conversations."
+            "Whether conversations are left out if input and output do not alternate, or if a "
+            "message has weight 0. LLaMA-Factory would discard the former, and train every message "
+            "of the latter."
         ),
     )
 

@@ -361,7 +361,8 @@ def build_sharegpt(
     Args:
         lake: The lake that has the SFT dataset.
         key: The partition.
-        alternating: Whether conversations whose turns do not alternate are left out.
+        alternating: Whether conversations are left out whose turns do not alternate, or in which a
+            turn is not to be trained.
         files: The options of the published files.
 
     Raises:
@@ -369,7 +370,11 @@ def build_sharegpt(
     """
     counts: Counter[str] = Counter()
     rows = make_sharegpt_rows(read_sft_rows(lake, key), counts, alternating)
-    filters = ["conversations whose turns do not alternate are left out"] if alternating else []
+    filters = []
+    if alternating:
+        filters = [
+            "conversations are left out if their turns do not alternate, or if a message has weight 0"
+        ]
     return build_dataset(lake, key, _SHAREGPT, rows, CardFacts(counts, filters), files)
 
 

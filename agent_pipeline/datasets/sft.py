@@ -122,6 +122,14 @@ class _Turns:
     excluded: list[int]
     trained: list[int]
 
+    @property
+    def has_request(self) -> bool:
+        """Return whether a system prompt or a user precedes the last message that is trained."""
+        return any(
+            head.role in ("system", "user") and head.content
+            for head in self.heads[: self.trained[-1]]
+        )
+
     def classify(self) -> list[TurnClass | None]:
         """Return the class of each agent message, up to the last message that is trained."""
         classes: list[TurnClass | None] = []
@@ -142,7 +150,8 @@ def make_sft_rows(
     """Convert rows of sessions into rows of `sft_dataset`, and yield them in the same order.
 
     Messages after the last trained message (a closing user message, a last tool result) are cut
-    off. A session without a trained message does not get a row. The `row_id` is the session id,
+    off. A session without a trained message does not get a row. Nor does a session in which nobody
+    speaks to the agent, because a model would learn to invent the request. The `row_id` is the session id,
     followed by `#` and the indices of the messages that a fact excluded, because a different choice
     of turns is a different row.
 
@@ -151,8 +160,8 @@ def make_sft_rows(
             decoded only if a conversation changes.
         task_split: Determines the split of a task.
         counts: Receives `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
-            `no_turn_to_train`, `turns`, `turns_not_trained`, and the recorded thoughts of the rows:
-            `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
+            `no_turn_to_train`, `no_request`, `turns`, `turns_not_trained`, and the recorded
+            thoughts of the rows: `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
         untrained_facts: Names of `judging.turn_facts.TurnFacts`. A turn with one of these facts in
             the column `turns` is not trained.
         thoughts: Whether messages include the recorded thoughts. If so, `content_sha256` covers
@@ -167,6 +176,9 @@ def make_sft_rows(
             counts["turns_not_trained"] += len(turns.agent) - len(turns.trained)
         if not turns.trained:
             counts["no_turn_to_train" if turns.agent else "no_assistant_message"] += 1
+            continue
+        if not turns.has_request:
+            counts["no_request"] += 1
             continue
         counts["rows"] += 1
         recorded_thoughts = decode_json(row.get("reasoning") or [])

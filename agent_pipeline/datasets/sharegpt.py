@@ -22,6 +22,7 @@ The form has no place for some facts. They are stored in keys that loaders ignor
 - `lengths` of messages that were joined into one turn,
 - the `thought` before a turn,
 - `train: false` (Axolotl's `message_field_training: train`) on a turn that is not trained.
+  LLaMA-Factory ignores this key, so such rows are left out by default.
 """
 
 import json
@@ -33,6 +34,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from agent_pipeline.datasets.comparison import has_untrained_turn
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import (
@@ -117,17 +119,21 @@ def make_sharegpt_rows(
 
     Args:
         sft_rows: Rows of `SFT` with decoded JSON columns.
-        counts: Receives `rows`; the rows that are left out, `turns_do_not_alternate` and
-            `invalid_tool_schema` (a tool schema, its function or its parameters are not an object);
-            and `words_beside_calls`, the number of turns in which loaders see the call but not the
-            text.
-        alternating: Whether to leave out rows whose turns do not alternate.
+        counts: Receives `rows`; the rows that are left out, `turns_do_not_alternate`,
+            `a_turn_is_not_to_be_trained` (a turn has `weight: 0`) and `invalid_tool_schema` (a tool
+            schema, its function or its parameters are not an object); and `words_beside_calls`, the
+            number of turns in which loaders see the call but not the text.
+        alternating: Whether to leave out rows that LLaMA-Factory would discard, because their turns
+            do not alternate, or train wrongly, because it ignores which turns are not trained.
     """
     counts = Counter() if counts is None else counts
     for row in sft_rows:
         turns = to_sharegpt_turns(row["messages"])
         if alternating and not turns_alternate(turns):
             counts["turns_do_not_alternate"] += 1
+            continue
+        if alternating and has_untrained_turn(row["messages"]):
+            counts["a_turn_is_not_to_be_trained"] += 1
             continue
         tools = [_complete_schema(tool) for tool in row["tools"]]
         if None in tools:

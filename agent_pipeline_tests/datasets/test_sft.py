@@ -48,6 +48,18 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
     }
 
 
+def test_session_without_a_request():
+    """Spans of tools alone record what an agent did, and not what for: a model would invent it."""
+    alone = [calls(("1", "f", {"order": "W1"})), answers("1", "z"), says("Done.")]
+    greeted = [says("Hello!"), user("x"), *alone]
+    told = [{"role": "system", "content": "Clean up every night."}, *alone]
+    sessions = [session("a", alone), session("b", greeted), session("c", told)]
+    counts: Counter[str] = Counter()
+    rows = list(make_sft_rows(rows_of(*sessions), SplitSizes(), counts))
+    assert [row["row_id"] for row in rows] == ["b", "c"]
+    assert (counts["no_request"], counts["rows"], counts["sessions"]) == (1, 2, 3)
+
+
 def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
     chat = [
         user("x"),

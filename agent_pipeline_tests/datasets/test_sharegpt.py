@@ -86,6 +86,17 @@ def test_what_loaders_throw_away_is_left_out_and_counted(chat):
     assert from_sharegpt_turns(to_sharegpt_turns(chat)) == chat
 
 
+def test_untrained_turn():
+    """LLaMA-Factory trains every turn of the agent, also one with `weight: 0`."""
+    chat = [user("x"), says("cut") | {"weight": 0}, user("y"), says("z")]
+    (row,) = make_sft_rows(rows_of(session("a", chat)), SplitSizes())
+    counts: Counter[str] = Counter()
+    assert list(make_sharegpt_rows([row], counts)) == []
+    assert counts == {"a_turn_is_not_to_be_trained": 1}
+    (kept,) = make_sharegpt_rows([row], alternating=False)
+    assert from_sharegpt_turns(kept["conversations"]) == chat
+
+
 def rows_with(*tools):
     sessions = [
         session(str(at), [user("x"), says("y")], tools=each) for at, each in enumerate(tools)
