@@ -373,7 +373,8 @@ def build_sharegpt(
     filters = []
     if alternating:
         filters = [
-            "conversations are left out if their turns do not alternate, or if a message has weight 0"
+            "conversations are left out if their turns do not alternate, or if a message has "
+            "weight 0"
         ]
     return build_dataset(lake, key, _SHAREGPT, rows, CardFacts(counts, filters), files)
 

@@ -151,9 +151,9 @@ def make_sft_rows(
 
     Messages after the last trained message (a closing user message, a last tool result) are cut
     off. A session without a trained message does not get a row. Nor does a session in which nobody
-    speaks to the agent, because a model would learn to invent the request. The `row_id` is the session id,
-    followed by `#` and the indices of the messages that a fact excluded, because a different choice
-    of turns is a different row.
+    speaks to the agent, because a model would learn to invent the request. The `row_id` is the
+    session id, followed by `#` and the indices of the messages that a fact excluded, because a
+    different choice of turns is a different row.
 
     Args:
         rows: Rows of `sessions` or `curated_sessions`. JSON columns may be `msgspec.Raw`. They are

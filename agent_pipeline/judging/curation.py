@@ -32,6 +32,7 @@ from agent_pipeline.judging.repetitions import (
     drop_continued,
     drop_duplicates,
     hash_beginnings,
+    hash_without_call_ids,
 )
 from agent_pipeline.judging.rows import CuratedRow, JudgedRow
 from agent_pipeline.judging.verdict_leaks import compile_leak_patterns, remove_leaks
@@ -323,7 +324,7 @@ def make_candidate(
         reason, detail = DropReason.UNMEASURED, missed[0]
     return CurationCandidate(
         CurationDecision(row["session_id"], reason, detail, missed),
-        row["content_sha256"],
+        hash_without_call_ids(row["messages"], row["tools"]),
         row["created_at"],
         _find_authority(row["verdict_by"]),
         hash_beginnings(row["messages"]),

@@ -107,7 +107,7 @@ class CurationCandidate:
 
     Attributes:
         decision: The decision on the session alone.
-        content_sha256: The hash of the session's content.
+        content_sha256: The hash of the session's content without the ids of calls.
         created_at: The time when the session began.
         authority: `PERSON`, `VERIFIER` or `NOBODY`, depending on who gave the verdict.
         beginnings: Hashes of the conversation up to each of its messages (`hash_beginnings`).

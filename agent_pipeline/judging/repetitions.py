@@ -17,7 +17,11 @@ from agent_pipeline.judging.decisions import (
 )
 from agent_pipeline.sessions.session import (
     Message,
+    Tool,
     dump_canonical_json,
+    encode_json,
+    encode_tools,
+    hash_content,
     is_trained,
     list_calls,
 )
@@ -43,6 +47,23 @@ def hash_beginnings(messages: Sequence[Message]) -> list[int]:
     return hashes
 
 
+def hash_without_call_ids(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    """Return the sha256 (hex) of a conversation and its tools, without the ids of the calls.
+
+    Every run has its own ids, so two runs in which the agent did the same differ only in the ids.
+    Which call a result belongs to still counts.
+    """
+    call_numbers: dict[str, int] = {}
+    facts: list[object] = []
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call_numbers[call.get("id", "")] = len(call_numbers)
+        answered = call_numbers.get(message.get("tool_call_id", ""))
+        calls = list_calls([message])
+        facts.append([message["role"], message["content"], calls, is_trained(message), answered])
+    return hash_content(encode_json(facts), encode_tools(tools))
+
+
 def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return which hashes also occur in a second list of hashes, as (hashes,) bool.
 
@@ -60,7 +81,7 @@ def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def drop_duplicates(decisions: Decisions) -> None:
-    """Drop all except one of the sessions that have the same content.
+    """Drop all except one of the sessions that have the same content, apart from the ids of calls.
 
     The sessions are ranked, and the first one is kept. A session that a person judged comes first,
     then one that a judge verified, then one with a good verdict, then the earliest, then the first

@@ -50,13 +50,14 @@ def candidate(session_id: str = "s", **fields: Any) -> CurationCandidate:
         if name in fields
     }
     beginnings = fields.pop("beginnings", ())
+    content = fields.pop("content_sha256", f"content of {session_id}")
     row = {
-        "content_sha256": f"content of {session_id}", "created_at": NOON, "verdict": "acceptable", "messages": chat("Hi"),
+        "tools": [], "created_at": NOON, "verdict": "acceptable", "messages": chat("Hi"),
         "archived": False, "error": None, "broken": None, "attack_succeeded": None, "measures": measures, "damage": {}, "opinions": {},
         "verdict_by": "label" if fields.pop("by_person", False) else "score",
     }  # fmt: skip
     made = make_candidate(row | fields | {"session_id": session_id}, **given_fields)
-    return replace(made, beginnings=beginnings)
+    return replace(made, beginnings=beginnings, content_sha256=content)
 
 
 def reasons(candidates: list[CurationCandidate], max_sessions: int = 0) -> dict[str, str | None]:
@@ -194,6 +195,41 @@ def test_of_two_equals_the_better_judged_then_the_earlier_is_kept_and_the_other_
         ("duplicate", "b", "neither"),
         (None, None, "positive"),
     ]
+
+
+def run_of(*ids: str, verdict: str) -> dict[str, Any]:
+    """A row of `judged_sessions` with two parallel calls, whose ids are those of a run."""
+    first, second, *order = ids
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for id_, name in ((first, "get"), (second, "count"))
+    ]
+    messages: list[Message] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *(
+            {"role": "tool", "tool_call_id": id_, "content": text}
+            for id_, text in zip(order, ("an order", "two orders"), strict=True)
+        ),
+        {"role": "assistant", "content": "Done."},
+    ]
+    run = Session(
+        session_id="-".join(ids), project="p", agent="a", source="test", messages=messages
+    )
+    judged = judge(run, [])._replace(verdict=verdict, verdict_by="score")
+    return make_session_row(run) | make_verdict_columns(judged)
+
+
+def test_copies_with_other_call_ids():
+    """Two runs that differ only in ids were a good row and a bad row with the same texts."""
+    good = run_of("call_1", "call_2", "call_1", "call_2", verdict="acceptable")
+    bad = run_of("x7", "x8", "x7", "x8", verdict="unacceptable")
+    decisions = curate(map(make_candidate, (good, bad)))
+    assert [each.reason for each in decisions] == [None, DropReason.DUPLICATE]
+    assert decisions[1].duplicate_of == good["session_id"]
+    swapped = run_of("x7", "x8", "x8", "x7", verdict="unacceptable")
+    decisions = curate(map(make_candidate, (good, swapped)))
+    assert [each.reason for each in decisions] == [None, DropReason.UNACCEPTABLE]
 
 
 def test_the_limit_keeps_the_latest_and_drops_those_without_a_time_first():
