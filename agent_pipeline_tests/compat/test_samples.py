@@ -64,7 +64,7 @@ def test_turns_that_are_not_to_be_learnt_stay_so():
 def test_a_row_of_our_sharegpt_table_loses_nothing():
     spoken = row(1)["messages"]
     spoken = [*spoken[:2], spoken[2] | {"content": "Let me see.", "weight": 0}, *spoken[3:]]
-    (made,) = make_sharegpt_rows([row(1) | {"messages": spoken}])
+    (made,) = make_sharegpt_rows([row(1) | {"messages": spoken}], alternating=False)
     (found,) = read_samples([made]).rows
     assert found["messages"] == spoken and found["tools"] == [TOOL]
 

@@ -54,7 +54,12 @@ def test_a_prompt_is_all_that_came_before_the_last_answer_calls_and_results_too(
 
 
 @pytest.mark.parametrize(
-    "chat", [CHAT[:2], [says("Hello!")], [user("x"), calls(("1", "f", {}), text="I look.")]]
+    "chat",
+    [
+        CHAT[:2],
+        [{"role": "system", "content": "s"}, says("Hello!")],
+        [user("x"), calls(("1", "f", {}), text="I look.")],
+    ],
 )
 def test_a_session_that_does_not_end_with_an_answer_to_a_user_has_no_prompt_and_completion_and_is_counted(
     chat,
