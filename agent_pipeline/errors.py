@@ -172,6 +172,7 @@ _MADE_BY = {
     "canaries": "champion",
     "embeddings": "sft_coreset",
     "row_losses": "sft_coreset",
+    "tape_proof": "episodes",
     "split_ledger": "sft_dataset",
     "sessions_seen": "sessions",
 }

@@ -19,7 +19,6 @@ from agent_pipeline.governance.pruning import prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import (
     complete_move,
-    own_episodes,
     promote,
     serve_champion,
     serving_difference,
@@ -27,6 +26,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
 from agent_pipeline.promotion.decision_facts import collect_facts_since
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld, find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_completed_moves, open_ledger
 from agent_pipeline.promotion.probation import find_self_promotion
 from agent_pipeline.promotion.stored_scores import read_samples, read_transcripts
@@ -216,6 +216,10 @@ def _use_in_a_worker(world: World) -> Any:
     return used
 
 
+def _find_played(lake: Lake, export: Artifact) -> Artifact | None:
+    return find_last_episodes(lake, KEY, export.identity, DecidingWorld("w:W")).played
+
+
 def _decide(world: World) -> Any:
     """Read all that a decision on the third export reads."""
     lake = world.lake
@@ -223,8 +227,8 @@ def _decide(world: World) -> Any:
     champion = lake.champion(EXPORT, KEY)
     return (
         read_samples(evaluation),
-        [read_transcripts(own_episodes(lake, KEY, export.identity)) for export in world.exports],
-        [unfit(lake, KEY, export) for export in world.exports],
+        [read_transcripts(_find_played(lake, export)) for export in world.exports],
+        [unfit(lake, KEY, export, DecidingWorld("w:W")) for export in world.exports],
         open_ledger(lake, KEY).records(),
         collect_facts_since(lake, KEY, champion),
         find_self_promotion(lake, KEY),

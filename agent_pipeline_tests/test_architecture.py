@@ -144,3 +144,80 @@ def test_values_are_read_into_types_in_one_place() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if reads_into_a_type(node)
     } == {"structs"}
+
+
+EPISODES_IN_FORCE = "promotion.episodes_in_force"
+READERS_OF_EPISODES = {
+    "cli.report",
+    "defs.private_data",
+    "pages.episodes",
+    "promotion.champions",
+    "promotion.decision_facts",
+    "promotion.decision_page",
+    "promotion.hub",
+    "promotion.stored_scores",
+    "reports.episode_page",
+}
+"""Modules that read the content of an artifact `episodes`. They do not search for it."""
+FINDS_ARTIFACTS = {"latest", "find", "find_undamaged", "finished", "history", "pointers"}
+
+
+def test_last_episodes_are_found_in_one_place() -> None:
+    """A reader that searches by itself may use episodes of another world."""
+    searching = {
+        module
+        for module, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute | ast.Name)
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id)
+        in FINDS_ARTIFACTS
+        and any(names_episodes(argument) for argument in node.args)
+    }
+    # `comparison` finds the episodes that its own task has just played, by their identity.
+    assert searching == {EPISODES_IN_FORCE, "promotion.comparison"}
+
+
+def names_episodes(argument: ast.expr) -> bool:
+    """Return whether an argument is the name of the asset `episodes`."""
+    return ast.unparse(argument) in ("'episodes'", "EPISODES", "episodes_in_force.EPISODES")
+
+
+def test_readers_of_episodes_are_known() -> None:
+    """A new reader gets its episodes from `find_last_episodes`. Then it may be added here."""
+    content = {"read_episode_report", "make_episode_page", "TRANSCRIPTS"}
+    content |= {"read_transcripts", "read_varied_transcripts"}
+    reading = {
+        module
+        for module, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").endswith((".episode_report", ".episode_page", ".stored_scores"))
+        and content & {alias.name for alias in node.names}
+    }
+    assert reading == READERS_OF_EPISODES
+
+
+def test_no_list_of_searched_artifacts_names_episodes() -> None:
+    """A loop over names of assets finds the last episodes of any world."""
+    naming = set()
+    for module, file in modules().items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        finds = any(
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in FINDS_ARTIFACTS
+            and ast.unparse(call.func.value) in ("lake", "self.lake")
+            for call in calls
+        )
+        edges = [
+            keyword.value for call in calls for keyword in call.keywords if keyword.arg == "deps"
+        ]
+        if finds and any(
+            isinstance(node, ast.Tuple | ast.List | ast.Set)
+            and node not in edges
+            and any(names_episodes(item) for item in node.elts)
+            for node in ast.walk(tree)
+        ):
+            naming.add(module)
+    assert not naming

@@ -29,7 +29,8 @@ from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve, serve_champion
-from agent_pipeline.promotion.comparison import DecidingWorld, make_compare_params
+from agent_pipeline.promotion.comparison import make_compare_params
+from agent_pipeline.promotion.episodes_in_force import NO_WORLD
 from agent_pipeline.promotion.next_steps import held_out_tasks
 from agent_pipeline.promotion.sanity_questions import choose_other_turns
 from agent_pipeline.reports.episode_report import Share, read_episode_report
@@ -232,7 +233,7 @@ def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluat
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Console(record=True, width=200)
-    print_report(screen, lake, [KEY])
+    print_report(screen, lake, {KEY: NO_WORLD})
     assert (
         "exact tool calls (name and arguments): base 50.0% → adapter 50.0%" in screen.export_text()
     )
@@ -243,7 +244,7 @@ def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluat
             lake.latest("evaluation", KEY),
             lake.latest("gguf_export", KEY),
             None,
-            DecidingWorld(),
+            NO_WORLD,
         )
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
     shown = CliRunner().invoke(app, ["report", str(KEY)])

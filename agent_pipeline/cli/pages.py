@@ -64,7 +64,7 @@ def pages(
         return
     if partition is None:
         raise SettingsError("--out writes the pages of one agent: name a partition too.")
-    index = write_pages(settings.open_lake(), parse_key(partition), out, sample)
+    index = write_pages(settings, parse_key(partition), out, sample)
     console.print(str(index), markup=False, highlight=False, soft_wrap=True)
     if browse:
         webbrowser.open(index.absolute().as_uri())

@@ -1,6 +1,8 @@
 """Short reports for a terminal on the data that the lake holds for a partition."""
 
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,11 @@ from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.governance.agent_status import count_splits, describe_training
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.episodes_in_force import (
+    DecidingWorld,
+    LastEpisodes,
+    find_latest_episodes,
+)
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.reports.episode_report import (
     FIGURE_LABELS,
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
     from agent_pipeline.governance.pruning import Pruned
 
-MODEL_ASSETS = (*map(name_adapter_asset, STEPS), "evaluation", "gguf_export", "serving", "episodes")
+MODEL_ASSETS = (*map(name_adapter_asset, STEPS), "evaluation", "gguf_export", "serving")
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
@@ -62,12 +69,19 @@ def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
         return None
 
 
-def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
+def print_report(
+    console: Console, lake: Lake, worlds: Mapping[PartitionKey, DecidingWorld]
+) -> None:
     """Print the report of a demo.
 
     It ends with what matters most: tasks done, harm and the decision, and then the files.
+
+    Args:
+        console: The terminal.
+        lake: The lake.
+        worlds: The partitions to print, each with its world of today.
     """
-    for key in keys:
+    for key, deciding_world in worlds.items():
         counts, splits = (
             count_values(lake, "curated_sessions", "drop_reason", key),
             count_splits(lake, key),
@@ -102,9 +116,11 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         if evaluated := models.get("evaluation"):
             for line in _comparison(read_evaluation_report(evaluated)):
                 console.print(f"  {line}", soft_wrap=True)
-        if played := models.get("episodes"):
-            for line in _episodes(read_episode_report(played)):
-                console.print(f"  {line}", soft_wrap=True)
+        last = None
+        with suppress(DataError):
+            last = find_latest_episodes(lake, key, deciding_world)
+        for line in _last_episodes(last) if last else ():
+            console.print(f"  {line}", soft_wrap=True)
         if (exported := models.get(EXPORT)) and (
             decided := find_last_decision(lake, key, exported.identity)
         ):
@@ -123,6 +139,13 @@ def _from_here(path: Path) -> Path:
     """Return a path relative to the working directory if the path is inside this directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _last_episodes(last: LastEpisodes) -> list[str]:
+    """Return the figures of episodes that are in force, or why they are not."""
+    if last.in_force is None:
+        return [f"[yellow]The last episodes do not count, because {escape(last.why_not)}.[/yellow]"]
+    return _episodes(read_episode_report(last.in_force))
 
 
 def _episodes(report: EpisodeReport) -> list[str]:

@@ -9,9 +9,11 @@ from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.gateway.traffic import Models, parse_share, read_rules, write_traffic
 from agent_pipeline.gateway.turn_checks import TrafficRules
+from agent_pipeline.governance.played_world import find_deciding_world
 from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.promotion.champions import find_write_threshold
+from agent_pipeline.promotion.episodes_in_force import find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT
 
 console = Console()
@@ -58,8 +60,8 @@ def traffic(
         )
     if rules.act == "sure" and rules.threshold is None:
         lines.append(
-            "No write of the champion counts as sure, because its episodes have no threshold: "
-            "every write goes to the large model."
+            "No write of the champion counts as sure, because its episodes have no threshold"
+            f"{_describe_why_not(settings, key)}: every write goes to the large model."
         )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -80,16 +82,31 @@ def make_rules(settings: Settings, key: PartitionKey, share: float) -> TrafficRu
         )
     preconditions = settings.preconditions(key)
     Preconditions.parse(preconditions)
+    threshold = None
+    if champion:
+        deciding_world = find_deciding_world(settings, lake, key)
+        threshold = find_write_threshold(lake, key, champion.identity, deciding_world)
     return TrafficRules(
         share=share,
         champion=champion.identity[:16] if champion else "",
         act=options.act,
         reads=settings.reads(key),
-        threshold=find_write_threshold(lake, key, champion.identity) if champion else None,
+        threshold=threshold,
         preconditions=preconditions,
         log=str(settings.traffic_log(key)),
         modules=str(settings.folder or ""),
     )
+
+
+def _describe_why_not(settings: Settings, key: PartitionKey) -> str:
+    """Return why the champion's episodes are not in force, in brackets, or an empty text."""
+    lake = settings.open_lake()
+    champion = lake.champion(EXPORT, key)
+    if champion is None:
+        return ""
+    world = find_deciding_world(settings, lake, key)
+    why_not = find_last_episodes(lake, key, champion.identity, world).why_not
+    return f" ({why_not})" if why_not else ""
 
 
 def find_models(settings: Settings, key: PartitionKey) -> Models:

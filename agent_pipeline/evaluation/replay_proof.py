@@ -7,6 +7,7 @@ session. Playing a candidate belongs to `episodes`, and the rules of a verdict t
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal, NamedTuple, cast
@@ -14,12 +15,14 @@ from typing import Literal, NamedTuple, cast
 import msgspec
 
 from agent_pipeline.datasets.rows import DatasetRow
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.evaluation.episodes import play
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95, share_interval
 from agent_pipeline.evaluation.players import recorded_player
 from agent_pipeline.evaluation.tape import (
     GOOD,
     JUDGED_TABLE,
+    TAPE_TABLE,
     Recording,
     State,
     TaskTape,
@@ -30,13 +33,19 @@ from agent_pipeline.evaluation.tape import (
     read_tapes,
 )
 from agent_pipeline.evaluation.worlds import REPLAYED, load_world
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Tool
-from agent_pipeline.sessions.tables import decode_json, read_batches, to_rows
+from agent_pipeline.sessions.session import Tool, hash_json
+from agent_pipeline.sessions.tables import decode_json as decode_column
+from agent_pipeline.sessions.tables import read_batches, to_rows
 from agent_pipeline.sessions.tool_schemas import ToolSchemas, find_call_shapes
+from agent_pipeline.storage.artifacts import code_version
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.structs import convert_value
+from agent_pipeline.structs import convert_value, decode_json
 
+TAPE_PROOF = "tape_proof"
+"""The name of the stored artifact."""
+PROOF_FILE = "proof.json"
 MOST_PER_TASK = 10
 """Maximum number of sessions of a task that are replayed, because a tape is arranged for each."""
 MOST_TASKS = 1000
@@ -377,7 +386,8 @@ def _compare_verdicts(
 def prove_tape(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeProof:
     """Return what the recordings of an agent show about its replayed world. No model is needed.
 
-    At most `MOST_TASKS` tasks are replayed, chosen by the hash of their key.
+    At most `MOST_TASKS` tasks are replayed, chosen by the hash of their key. The proof is stored,
+    and made again only if the recordings, the held-out tasks or the code have changed.
 
     Args:
         lake: The lake.
@@ -387,6 +397,27 @@ def prove_tape(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeP
     Raises:
         DataError: The table `tape` does not exist, or is damaged.
     """
+    tables = (TAPE_TABLE, HELDOUT_TABLE, JUDGED_TABLE)
+    made_from: JsonObject = {
+        "tables": {table: lake.checksum(table, key) for table in tables if lake.has(table, key)},
+        "surrogates": surrogates,
+        "code": code_version(),
+    }
+    identity = hash_json([TAPE_PROOF, made_from])
+    stored = lake.find(TAPE_PROOF, key, identity)
+    if stored and not lake.damaged_files(stored):
+        return decode_json(stored.read(PROOF_FILE), TapeProof)
+    proof = _make_proof(lake, key, surrogates)
+    # A person who may only read the lake gets a proof too. It is then made at every call.
+    with suppress(OSError):
+        folder = lake.building(TAPE_PROOF, key, identity)
+        (folder / PROOF_FILE).write_bytes(msgspec.json.encode(proof))
+        lake.finish(TAPE_PROOF, key, identity, folder, made_from, {})
+    return proof
+
+
+def _make_proof(lake: Lake, key: PartitionKey, surrogates: bool) -> TapeProof:
+    """Replay the recordings of an agent. The arguments and errors are those of `prove_tape`."""
     counts = count_recordings(lake, key)
     repeated = [task for task, count in counts.items() if count > 1]
     repeated.sort(key=lambda task: hashlib.sha256(task.encode()).digest())
@@ -422,7 +453,7 @@ def _read_tools_of_sessions(
         if row["session_id"] in session_ids:
             encoded = bytes(row["tools"])
             if encoded not in known:
-                known[encoded] = decode_json(row["tools"])
+                known[encoded] = decode_column(row["tools"])
             if known[encoded]:
                 tools[row["session_id"]] = known[encoded]
     return tools

@@ -13,9 +13,13 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
 from agent_pipeline.gateway.traffic import describe_rules, read_rules
+from agent_pipeline.gateway.turn_checks import TrafficRules
 from agent_pipeline.governance.model_list import ModelSummary, summarize_models
+from agent_pipeline.governance.played_world import find_deciding_world
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import find_write_threshold
+from agent_pipeline.promotion.episodes_in_force import find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.request_changes import describe_changes
 from agent_pipeline.storage.lake import Lake
@@ -155,11 +159,32 @@ def _read_gateway(settings: Settings, key: PartitionKey) -> _Gateway:
         "preconditions": rules.preconditions == settings.preconditions(key),
     }
     changed = [name for name, is_same in are_same.items() if not is_same]
-    waits = [
-        "The gateway checks calls by earlier settings, because these settings have changed: "
-        f"{', '.join(changed)}. Run `agent-pipeline traffic {key}`."
+    waits = []
+    if changed:
+        waits.append(
+            "The gateway checks calls by earlier settings, because these settings have changed: "
+            f"{', '.join(changed)}. Run `agent-pipeline traffic {key}`."
+        )
+    if rules.share and rules.act == "sure":
+        waits += _check_threshold(settings, key, rules)
+    return _Gateway(describe_rules(rules), waits if rules.share else ())
+
+
+def _check_threshold(settings: Settings, key: PartitionKey, rules: TrafficRules) -> list[str]:
+    """Return a sentence if the gateway's threshold is not the one of the episodes in force."""
+    lake = settings.open_lake()
+    champion = lake.champion(EXPORT, key)
+    if champion is None:
+        return []
+    world = find_deciding_world(settings, lake, key)
+    if find_write_threshold(lake, key, champion.identity, world) == rules.threshold:
+        return []
+    why_not = find_last_episodes(lake, key, champion.identity, world).why_not
+    reason = f"its last episodes do not count, because {why_not}" if why_not else "it played again"
+    return [
+        f"The gateway accepts writes of the champion by an earlier threshold ({reason}). Run "
+        f"`agent-pipeline traffic {key}`."
     ]
-    return _Gateway(describe_rules(rules), waits if changed and rules.share else ())
 
 
 def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:

@@ -11,6 +11,7 @@ from agent_pipeline.config.assets import ServingConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError
+from agent_pipeline.governance.played_world import find_deciding_world
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.notifications import describe_manual_move, send_notifications
 from agent_pipeline.promotion.champions import (
@@ -19,6 +20,7 @@ from agent_pipeline.promotion.champions import (
     serving_difference,
     unfit,
 )
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.mlflow_runs import write_run
 from agent_pipeline.redaction import Redactor
@@ -45,7 +47,8 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     """
     lake = settings.open_lake()
     champion = lake.champion(EXPORT, key)
-    against = unfit(lake, key, champion) if champion else []
+    deciding_world = find_deciding_world(settings, lake, key)
+    against = unfit(lake, key, champion, deciding_world) if champion else []
     warnings = [f"It is not fit to act unwatched: {'; '.join(against)}."] if against else []
     interrupted = interrupted_rollback(lake, key) if not entry.moved else None
     if interrupted:
@@ -56,8 +59,9 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
         )
     elif not entry.moved and (difference := serving_difference(lake, key)):
         warnings.append(f"{difference}: {_REPAIRED}")
-    lines = _serve(settings, lake, key)
-    if written := write_run(lake, key, Redactor(settings.redaction_options)):
+    lines = _serve(settings, lake, key, deciding_world)
+    redactor = Redactor(settings.redaction_options)
+    if written := write_run(lake, key, redactor, deciding_world):
         (lines if written.ok else warnings).append(written.text)
     moved = entry if entry.moved else interrupted
     if moved and (
@@ -71,9 +75,12 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     return warnings, lines
 
 
-def _serve(settings: Settings, lake: Lake, key: PartitionKey) -> list[str]:
-    options = resolve(settings, ServingConfig, key).options.model_dump()
-    return serve_champion(lake, key, **options, redactor=Redactor(settings.redaction_options))
+def _serve(
+    settings: Settings, lake: Lake, key: PartitionKey, deciding_world: DecidingWorld
+) -> list[str]:
+    places = resolve(settings, ServingConfig, key).options.model_dump()
+    redactor = Redactor(settings.redaction_options)
+    return serve_champion(lake, key, redactor, deciding_world, **places)
 
 
 def complete_interrupted_moves(
@@ -89,7 +96,7 @@ def complete_interrupted_moves(
         try:
             difference, rolled_back = serving_difference(lake, key), interrupted_rollback(lake, key)
             if difference:
-                _serve(settings, lake, key)
+                _serve(settings, lake, key, find_deciding_world(settings, lake, key))
         except (PipelineError, OSError) as error:
             sentences.append(
                 f"{key}: what is served cannot be compared with the champion, or brought up to "

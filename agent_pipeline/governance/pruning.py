@@ -24,7 +24,7 @@ import msgspec
 from agent_pipeline.errors import DamageError, name_asset_to_select
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.champions import own_episodes
+from agent_pipeline.promotion.episodes_in_force import NO_WORLD, find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.artifacts import Deletion, Manifest, UnreadableArtifact
 from agent_pipeline.storage.lake import Lake
@@ -294,7 +294,7 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
             # The episodes of a champion, or of an export that may be champion again, tell whether
             # it is fit to act.
             if artifact.file.asset == EXPORT and (
-                played := own_episodes(lake, stored.key, identity)
+                played := find_last_episodes(lake, stored.key, identity, NO_WORLD).played
             ):
                 waiting.append(played.identity)
     return named

@@ -13,13 +13,13 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import DataError, MissingError, PartitionError, PipelineError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.pages.desk import DEFAULT_REVIEW, ReviewDesk, ReviewOptions
+from agent_pipeline.pages.episodes import make_last_episodes_page
 from agent_pipeline.pages.nights import make_night_page
 from agent_pipeline.pages.overview import list_agents, list_nights, read_night
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.promotion.production import ASSET as PRODUCTION
 from agent_pipeline.promotion.production import read_production_report
 from agent_pipeline.promotion.production_page import make_production_page
-from agent_pipeline.reports.episode_page import make_episode_page
 from agent_pipeline.reports.page import PAGE, make_context
 from agent_pipeline.reports.rendering import (
     SERVED_POLICY,
@@ -168,7 +168,7 @@ class Site:
     def show_episodes(self, request: "Request") -> "Response":
         """Return the transcripts of the last episodes."""
         key = find_key(request)
-        page = make_episode_page(self.lake.latest("episodes", key))
+        page = make_last_episodes_page(self.settings, self.lake, key)
         return respond("page.jinja", make_context(page), key, "episodes")
 
     def show_production(self, request: "Request") -> "Response":

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import msgspec
 
+from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.pages.episodes import make_last_episodes_page
 from agent_pipeline.pages.nights import make_night_page
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
 from agent_pipeline.promotion.production import ASSET as PRODUCTION
 from agent_pipeline.promotion.production import read_production_report
 from agent_pipeline.promotion.production_page import make_production_page
-from agent_pipeline.reports.episode_page import make_episode_page
 from agent_pipeline.reports.page import PAGE, render
 from agent_pipeline.reports.rendering import FileLinks, name_session_file, render_page
 from agent_pipeline.reports.session_pages import (
@@ -25,11 +26,11 @@ from agent_pipeline.reports.session_pages import (
 from agent_pipeline.storage.lake import Lake
 
 
-def write_pages(lake: Lake, key: PartitionKey, folder: Path, sample: int) -> Path:
+def write_pages(settings: Settings, key: PartitionKey, folder: Path, sample: int) -> Path:
     """Write an agent's pages as single files, and return the path of the list of sessions.
 
     Args:
-        lake: The lake.
+        settings: The settings.
         key: The agent.
         folder: The folder, which is made if it is missing.
         sample: The number of sessions to write, the newest first.
@@ -37,7 +38,8 @@ def write_pages(lake: Lake, key: PartitionKey, folder: Path, sample: int) -> Pat
     Raises:
         DataError: The folder cannot be written, or the lake has no sessions of the agent.
     """
-    stored = find_stored_pages(lake, key)
+    lake = settings.open_lake()
+    stored = find_stored_pages(settings, lake, key)
     links = FileLinks(["sessions", "night", *stored])
     common: dict[str, object] = {"key": key, "links": links}
     listed = list_sessions(lake, key, SessionFilter())
@@ -71,7 +73,7 @@ def write_pages(lake: Lake, key: PartitionKey, folder: Path, sample: int) -> Pat
     return folder / links.page("sessions")
 
 
-def find_stored_pages(lake: Lake, key: PartitionKey) -> dict[str, str]:
+def find_stored_pages(settings: Settings, lake: Lake, key: PartitionKey) -> dict[str, str]:
     """Return the pages about an agent's models, by name. Pages that do not exist are left out."""
     pages = {}
     for name, asset in (("evaluation", "evaluation"), ("decision", CHAMPION)):
@@ -80,7 +82,7 @@ def find_stored_pages(lake: Lake, key: PartitionKey) -> dict[str, str]:
             if PAGE in artifact.manifest["files"]:
                 pages[name] = (artifact.path / PAGE).read_text(encoding="utf-8")
     with suppress(DataError):
-        pages["episodes"] = render(make_episode_page(lake.latest("episodes", key)))
+        pages["episodes"] = render(make_last_episodes_page(settings, lake, key))
     with suppress(DataError):
         report = read_production_report(lake.latest(PRODUCTION, key))
         pages["production"] = render(make_production_page(lake, key, report))

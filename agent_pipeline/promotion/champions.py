@@ -29,6 +29,11 @@ from agent_pipeline.gateway.traffic import follow_champion, pause_champion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
 from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.episodes_in_force import (
+    NO_WORLD,
+    DecidingWorld,
+    find_last_episodes,
+)
 from agent_pipeline.promotion.hub import make_model_card, push_to_hub
 from agent_pipeline.promotion.ledger import (
     EXPORT,
@@ -69,14 +74,31 @@ class Serving(msgspec.Struct, frozen=True):
     messages: list[str]
 
 
+class ServingPlaces(msgspec.Struct, frozen=True):
+    """The places that get a champion, besides the folder that servers read.
+
+    Attributes:
+        name: The model's name in Ollama; empty for the partition's name.
+        ollama: Whether to create the champion in Ollama.
+        server: The URL of a running llama-server that reads the folder's preset.
+        hub: The repository of the Hugging Face hub to which the champion is pushed.
+    """
+
+    name: str = ""
+    ollama: bool = False
+    server: str = ""
+    hub: str = ""
+
+
+ONLY_THE_FOLDER = ServingPlaces()
+
+
 def serve(
     lake: Lake,
     key: PartitionKey,
-    name: str = "",
-    ollama: bool = False,
-    server: str = "",
-    hub: str = "",
+    places: ServingPlaces = ONLY_THE_FOLDER,
     redactor: Redactor | None = None,
+    deciding_world: DecidingWorld = NO_WORLD,
 ) -> Serving:
     """Put a partition's champion into the folder that servers read, or empty the folder if there is
     no champion.
@@ -87,12 +109,11 @@ def serve(
     Args:
         lake: The lake.
         key: The partition.
-        name: The model's name in Ollama; empty for the partition's name.
-        ollama: Whether to create the champion in Ollama.
-        server: The URL of a running llama-server that reads the folder's preset.
-        hub: The repository of the Hugging Face hub to which the champion is pushed.
+        places: The other places that get the champion.
         redactor: The redactor that finds private values in the texts that are served and pushed.
             With `None`, the texts are not searched.
+        deciding_world: The agent's world of today. Episodes of another world give no threshold for
+            the writes of the champion.
 
     Raises:
         PrivateDataError: A text that would be served or pushed contains private data. The model
@@ -108,7 +129,7 @@ def serve(
     with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
         champion = lake.champion(EXPORT, key)
         if champion is None:
-            messages = _serve_nothing(lake, key, server)
+            messages = _serve_nothing(lake, key, places.server)
         else:
             adapters = find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
             for artifact_to_serve in [champion, *adapters[-1:]]:
@@ -131,35 +152,38 @@ def serve(
             ]
             messages += [
                 f"{folder} serves {champion.identity[:16]} as {form}.",
-                reload_preset(server),
+                reload_preset(places.server),
             ]
-        made_from = {EXPORT: champion.identity if champion else None, "name": name}
+        made_from = {EXPORT: champion.identity if champion else None, "name": places.name}
         identity = hash_json(made_from)
         building = lake.building(SERVING, key, identity)
         details = ArtifactDetails(parents=[champion.identity] if champion else [])
-        artifact = lake.finish(SERVING, key, identity, building, made_from, {"name": name}, details)
+        artifact = lake.finish(
+            SERVING, key, identity, building, made_from, {"name": places.name}, details
+        )
         if champion:
-            if ollama:
-                messages += _give_to_ollama(name or model_name(*key), folder, adapters)
-            if hub:
-                card = _write_model_card(lake, champion, adapters)
+            if places.ollama:
+                messages += _give_to_ollama(places.name or model_name(*key), folder, adapters)
+            if places.hub:
+                card = _write_model_card(lake, champion, adapters, deciding_world)
                 if redactor:
-                    what = f"The model card for {hub}"
+                    what = f"The model card for {places.hub}"
                     refuse_private(what, redactor, texts={"README.md": card})
-                messages.append(push_to_hub(hub, folder, champion, card))
-        elif ollama or hub:
+                messages.append(push_to_hub(places.hub, folder, champion, card))
+        elif places.ollama or places.hub:
             messages.append("Only a champion is given to Ollama or pushed to the hub.")
         message = follow_champion(
             lake,
             key,
             champion.identity if champion else "",
-            find_write_threshold(lake, key, champion.identity) if champion else None,
+            find_write_threshold(lake, key, champion.identity, deciding_world)
+            if champion
+            else None,
             is_back=champion is not None and _was_champion_before(lake, key, champion.identity),
         )
         messages += [message] if message else []
-    return Serving(
-        artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages
-    )
+    objections = unfit(lake, key, champion, deciding_world) if champion else []
+    return Serving(artifact, champion, folder, objections, messages)
 
 
 def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:
@@ -239,34 +263,49 @@ def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> li
     return messages
 
 
-def _write_model_card(lake: Lake, champion: Artifact, adapters: Sequence[Artifact]) -> str:
+def _write_model_card(
+    lake: Lake, champion: Artifact, adapters: Sequence[Artifact], deciding_world: DecidingWorld
+) -> str:
     """Return the model card of a champion for the hub."""
     key, identity = champion.key, champion.identity
     return make_model_card(
         champion,
         find_last_decision(lake, key, identity),
         describe_used_template(adapters),
-        own_episodes(lake, key, identity),
-        unfit(lake, key, champion),
+        find_last_episodes(lake, key, identity, deciding_world),
+        unfit(lake, key, champion, deciding_world),
     )
 
 
-def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
+def serve_champion(
+    lake: Lake,
+    key: PartitionKey,
+    redactor: Redactor | None = None,
+    deciding_world: DecidingWorld = NO_WORLD,
+    **places: Any,
+) -> list[str]:
     """Serve a partition's champion immediately, without a run, and return messages for users.
 
-    `settings` are the arguments of `serve`, and the errors are those of `serve`.
+    `places` are the attributes of `ServingPlaces`. The errors are those of `serve`.
     """
-    serving = serve(lake, key, **settings)
+    serving = serve(lake, key, ServingPlaces(**places), redactor, deciding_world)
     lake.set_latest(serving.artifact, why="the champion moved")
     return serving.messages
 
 
-def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
+def unfit(
+    lake: Lake, key: PartitionKey, export: Artifact, deciding_world: DecidingWorld
+) -> list[str]:
     """Return the reasons against an export that follow from its episodes and from the last decision
     on it.
+
+    Harm that was seen is named even if the episodes are not in force any more.
     """
-    played = own_episodes(lake, key, export.identity)
-    against = list(read_episode_report(played).against) if played else []
+    last = find_last_episodes(lake, key, export.identity, deciding_world)
+    against = list(read_episode_report(last.played).against) if last.played else []
+    if last.why_not:
+        why_not = f"in episodes that do not count now, because {last.why_not}"
+        against = [f"{reason} ({why_not})" for reason in against]
     decisions = [
         record.decision
         for record in open_ledger(lake, key).records()
@@ -286,32 +325,13 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     ]
 
 
-def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
-    """Return the last episodes that this export played, even if other exports have played since.
-
-    Raises:
-        DamageError: An episodes artifact in the history is damaged, so it may be the one that is
-            searched.
-    """
-    identities = dict.fromkeys(
-        entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest
-    )
-    played = (lake.find_undamaged("episodes", key, identity) for identity in identities)
-    return next(
-        (
-            artifact
-            for artifact in played
-            if artifact and artifact.manifest["made_from"].get(EXPORT) == export
-        ),
-        None,
-    )
-
-
-def find_write_threshold(lake: Lake, key: PartitionKey, export: str) -> float | None:
+def find_write_threshold(
+    lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
+) -> float | None:
     """Return the smallest confidence at which no write of an export's episodes was wrong, or None
-    if it was not measured.
+    if it was not measured in episodes that are in force.
     """
-    played = own_episodes(lake, key, export)
+    played = find_last_episodes(lake, key, export, deciding_world).in_force
     figures = read_episode_report(played).players.get("model") if played else None
     return figures.confidence.threshold if figures and figures.confidence else None
 

@@ -12,8 +12,8 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision import SanityAnswer
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld, find_last_episodes
 from agent_pipeline.promotion.sanity_questions import ANSWERS_ASSET, ANSWERS_FILE
 from agent_pipeline.promotion.stored_scores import ArtifactPair, read_text
 from agent_pipeline.storage.artifacts import Artifact
@@ -65,37 +65,6 @@ class Comparison:
     same_base: bool = True
 
 
-@dataclass(frozen=True)
-class DecidingWorld:
-    """The world in which an export must have played, so that a decision uses its episodes.
-
-    Attributes:
-        world: `package.module:Class` or `replayed`; empty if a decision uses no episodes.
-        task_kinds: The kinds of tasks that are replayed; empty for all kinds.
-    """
-
-    world: str = ""
-    task_kinds: tuple[str, ...] = ()
-
-    def find_episodes(self, lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
-        """Return the last episodes of an export, or None if they are not from this world.
-
-        The proof of the replayed world is made again each night. If it does not hold any more, or
-        holds for other kinds of tasks, earlier episodes prove nothing.
-        """
-        if not self.world:
-            return None
-        episodes = own_episodes(lake, key, export)
-        made_from = episodes.manifest["made_from"] if episodes else {}
-        is_same = (
-            made_from.get("world") == self.world
-            and set(made_from.get("task_kinds", ())) == set(self.task_kinds)
-            # Older versions did not count the tasks that they left out.
-            and (self.world != REPLAYED or "not_played" in made_from)
-        )
-        return episodes if is_same else None
-
-
 def make_compare_params(
     lake: Lake,
     key: PartitionKey,
@@ -130,11 +99,12 @@ def make_compare_params(
             "materialize `evaluation` and `gguf_export` again."
         )
     world = deciding_world.world
-    episodes = deciding_world.find_episodes(lake, key, candidate.identity)
+    last = find_last_episodes(lake, key, candidate.identity, deciding_world)
+    episodes = last.in_force
     if not episodes and world not in ("", REPLAYED):
         raise DataError(
-            f"The export {candidate.identity[:16]} of {key} has no episodes in the world {world}: "
-            "materialize `episodes` again."
+            f"The export {candidate.identity[:16]} of {key} has no episodes in the world {world} "
+            f"({last.why_not}): materialize `episodes` again."
         )
     play = None
     if episodes and champion:
@@ -196,7 +166,7 @@ def read_comparison(
         ),
         test=(evaluation, find("evaluation", result["champion_on_test"])),
         episodes=(
-            deciding_world.find_episodes(lake, key, candidate.identity),
+            find_last_episodes(lake, key, candidate.identity, deciding_world).in_force,
             find("episodes", result["champion_episodes"]),
         ),
         sanity_answers=tuple(decode_json(answers, list[SanityAnswer])),

@@ -9,6 +9,7 @@ from pathlib import Path
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.request_files import REQUEST_FILES
 from agent_pipeline.promotion.decision_wording import make_markdown
+from agent_pipeline.promotion.episodes_in_force import LastEpisodes
 from agent_pipeline.promotion.ledger import LedgerEntry
 from agent_pipeline.reports.episode_report import make_table, read_episode_report, variant_rows
 from agent_pipeline.sessions.transcript import format_markdown_table
@@ -29,7 +30,7 @@ def make_model_card(
     export: Artifact,
     entry: LedgerEntry | None,
     template: str = "",
-    episodes: Artifact | None = None,
+    episodes: LastEpisodes | None = None,
     against: Sequence[str] = (),
 ) -> str:
     """Return the model card of an export.
@@ -38,7 +39,7 @@ def make_model_card(
         export: The export.
         entry: The last decision on it.
         template: The chat template that it was trained with.
-        episodes: The episodes that it played.
+        episodes: The last episodes that it played.
         against: Objections to the export from its episodes and decisions.
     """
     from huggingface_hub import ModelCardData
@@ -56,8 +57,10 @@ def make_model_card(
     ]
     if against:
         parts.append(f"**Not fit to act unwatched**: {'; '.join(against)}.")
-    if episodes:
-        report = read_episode_report(episodes)
+    if episodes and episodes.played and episodes.why_not:
+        parts.append(f"Its last episodes do not count now, because {episodes.why_not}.")
+    if episodes and episodes.in_force:
+        report = read_episode_report(episodes.in_force)
         parts.append(make_table(report))
         if report.variants:
             parts.append(format_markdown_table(variant_rows(report)))

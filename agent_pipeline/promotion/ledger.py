@@ -27,7 +27,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         who: The run or the user.
         candidate: The identity of the export that was decided on.
         champion: The identity of the export that it was compared with; `None` for the base model.
-        evaluator: The hash of the scoring of both models, and of the policy.
+        evaluator: The hash of everything that was decided from (`decision_identity`). Older
+            versions hashed only the scoring of the candidate, and the policy.
         decision: The decision.
         test: The figures on the split `test`, which do not affect the decision.
         why: A person's reason.

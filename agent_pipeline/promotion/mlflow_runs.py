@@ -23,8 +23,8 @@ import msgspec
 
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld, find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.artifacts import Artifact
@@ -75,7 +75,11 @@ class RunContent:
 
 
 def write_run(
-    lake: Lake, key: PartitionKey, redactor: Redactor, candidate: Artifact | None = None
+    lake: Lake,
+    key: PartitionKey,
+    redactor: Redactor,
+    deciding_world: DecidingWorld,
+    candidate: Artifact | None = None,
 ) -> Written | None:
     """Write the runs of a candidate and of the champion, and move the alias to the champion.
 
@@ -87,6 +91,7 @@ def write_run(
         lake: The lake.
         key: The partition.
         redactor: The redactor that replaces private values in settings and sentences.
+        deciding_world: The agent's world of today. Episodes of another world have no figures.
         candidate: The candidate; without a candidate, only the champion is written.
 
     Returns:
@@ -102,9 +107,11 @@ def write_run(
         client, champion = MlflowClient(), lake.champion(EXPORT, key)
         runs = []
         if candidate and (champion is None or candidate.identity != champion.identity):
-            runs.append(_write_export(client, lake, key, candidate, redactor))
+            content = collect_run_content(lake, key, candidate, deciding_world)
+            runs.append(_write_export(client, candidate, content, redactor))
         if champion:
-            run = _write_export(client, lake, key, champion, redactor)
+            content = collect_run_content(lake, key, champion, deciding_world)
+            run = _write_export(client, champion, content, redactor)
             _name_champion(client, key, run)
             runs.append(run)
         names = " and ".join(run.info.run_name for run in runs)
@@ -137,17 +144,16 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> Non
 
 
 def _write_export(
-    client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact, redactor: Redactor
+    client: "MlflowClient", export: Artifact, content: RunContent, redactor: Redactor
 ) -> "Run":
     """Write all information about an export into its MLflow run, and return the run."""
     from mlflow.entities import Metric, Param, RunTag
 
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(key)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(export.key)
     experiment = client.get_experiment_by_name(name)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
     query = f"tags.{EXPORT} = '{export.identity}'"
     runs = client.search_runs([experiment_id], query, max_results=1)
-    content = collect_run_content(lake, key, export)
     if runs:
         run = runs[0]
     else:
@@ -165,14 +171,22 @@ def _write_export(
     return run
 
 
-def collect_run_content(lake: Lake, key: PartitionKey, export: Artifact) -> RunContent:
-    """Return the lineage, the figures and the settings of an export."""
+def collect_run_content(
+    lake: Lake, key: PartitionKey, export: Artifact, deciding_world: DecidingWorld
+) -> RunContent:
+    """Return the lineage, the figures and the settings of an export.
+
+    A figure of an earlier night stays in its run, so the tag `episodes_in_force` tells whether the
+    episodes of the run still count.
+    """
     adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     evaluation = _find_evaluation(lake, key, export)
-    episodes = own_episodes(lake, key, export.identity)
+    last_episodes = find_last_episodes(lake, key, export.identity, deciding_world)
+    episodes = last_episodes.in_force
     measured = [artifact for artifact in (evaluation, episodes) if artifact]
     tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]}
     tags |= {artifact.asset: artifact.identity for artifact in (*adapters, *measured, export)}
+    tags["episodes_in_force"] = "yes" if episodes else f"no: {last_episodes.why_not}"
     for adapter in adapters:
         for name, version in adapter.manifest["tables"].items():
             tags[f"table.{name}"] = version

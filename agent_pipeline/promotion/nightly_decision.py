@@ -5,7 +5,7 @@ two steps, the error budget is not used twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,14 +16,15 @@ from agent_pipeline.promotion.approval import Approver, may_promote_itself
 from agent_pipeline.promotion.comparison import (
     CompareResult,
     Comparison,
-    DecidingWorld,
     make_compare_params,
     read_comparison,
 )
 from agent_pipeline.promotion.decision import DecisionFacts
 from agent_pipeline.promotion.decision_facts import collect_facts
+from agent_pipeline.promotion.decision_identity import hash_decision_inputs
 from agent_pipeline.promotion.decision_page import write_decision_page
 from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.episodes_in_force import NO_WORLD, DecidingWorld
 from agent_pipeline.promotion.error_budget import count_decisions_in_year
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
 from agent_pipeline.promotion.mlflow_runs import Written, write_run
@@ -33,7 +34,6 @@ from agent_pipeline.promotion.rules import decide_on_candidate
 from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.promotion.verified_verdicts import count_training_verdicts
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
@@ -56,7 +56,7 @@ class PromotionSettings:
     policy: PromotionPolicy
     approve: Approver
     probation_nights: int
-    deciding_world: DecidingWorld = field(default_factory=DecidingWorld)
+    deciding_world: DecidingWorld = NO_WORLD
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def decide_night(
         entry = decide_and_promote(lake, key, candidate, champion, compared, settings, who)
         page = write_decision_page(lake, key, candidate, champion, compared, entry)
         decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion)
-    written = write_run(lake, key, redactor, candidate)
+    written = write_run(lake, key, redactor, settings.deciding_world, candidate)
     return NightlyDecision(probation, decided, was_rolled_back, written)
 
 
@@ -174,8 +174,8 @@ def decide_and_promote(
 ) -> LedgerEntry:
     """Decide on a candidate, write the decision into the ledger, and promote a winner.
 
-    If the ledger already has a decision on this candidate against the same champion by the same
-    evaluator, no new decision is made. `approval` decides which candidates wait for a person.
+    If the ledger already has a decision on this candidate against the same champion from the same
+    inputs, no new decision is made. `approval` decides which candidates wait for a person.
 
     Args:
         lake: The lake.
@@ -205,7 +205,7 @@ def decide_and_promote(
         )
     verdicts = count_training_verdicts(lake, key, candidate)
     facts = collect_facts(lake, key, champion, compared, verdicts)
-    evaluator = hash_json([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
+    evaluator = hash_decision_inputs(candidate_scores, baseline_scores, policy, facts)
 
     def find_earlier_entry(entries: list[LedgerEntry]) -> LedgerEntry | None:
         for entry in reversed(entries):

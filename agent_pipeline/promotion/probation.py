@@ -17,6 +17,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import CompareResult, adapter_of_export
 from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
 from agent_pipeline.promotion.decision_facts import collect_facts_since
+from agent_pipeline.promotion.decision_identity import hash_probation_inputs
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.error_budget import count_decisions_in_year
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
@@ -24,7 +25,6 @@ from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.production import ProductionReport
 from agent_pipeline.promotion.rules import MAX_SHARE_TURNED_BAD, check_probation
 from agent_pipeline.promotion.stored_scores import read_scores
-from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
@@ -261,7 +261,7 @@ def _write_check(
     champion_scores, previous_scores = read_scores(
         (champion_evaluation, previous_evaluation), (None, None), result["same_base"]
     )
-    evaluator = hash_json(["probation", champion_scores.evaluator, newer_tasks, policy.rules()])
+    evaluator = hash_probation_inputs(champion_scores, previous_scores, newer_tasks, policy)
 
     def make_entry(number: int) -> LedgerEntry | None:
         entries = open_ledger(lake, key).records()

@@ -39,6 +39,10 @@ GRAVEST_FIRST: tuple[Outcome, ...] = (
     "keep",
     "promote",
 )
+RULES_VERSION = 1
+"""The version of the rules. Raise it if the same inputs may lead to another decision, so that
+candidates are decided on again.
+"""
 MAX_CHANCE_OF_REGRESSION = 0.1
 """Maximum p-value (one-sided) at which a drop counts as a regression."""
 MIN_TURNS_TO_REJECT = 5

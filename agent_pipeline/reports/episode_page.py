@@ -35,8 +35,12 @@ from agent_pipeline.reports.replay_report import (
 from agent_pipeline.storage.artifacts import Artifact
 
 
-def make_episode_page(episodes: Artifact) -> Page:
+def make_episode_page(episodes: Artifact, why_not: str = "") -> Page:
     """Return the page of an artifact `episodes`. Episodes with harm come first.
+
+    Args:
+        episodes: The artifact.
+        why_not: Why the episodes are not in force; empty if they are.
 
     Raises:
         DataError: An older version wrote the report.
@@ -70,6 +74,7 @@ def make_episode_page(episodes: Artifact) -> Page:
     return Page(
         title=f"Episodes of {episodes.key}",
         headline=describe_episodes(report),
+        summary=[f"These episodes do not count now, because {why_not}."] if why_not else [],
         reasons=[*report.against, *find_variant_warnings(report)],
         reasons_title="Reasons against serving the model",
         items_title="Transcripts",

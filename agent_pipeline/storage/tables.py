@@ -191,6 +191,27 @@ class Tables(Paths):
             )
         return file
 
+    def checksum(self, asset: str, key: PartitionKey | None) -> str:
+        """Return a checksum of a table's bytes, which is a part of the file.
+
+        For a file of an older version without a checksum, the whole file is read.
+
+        Raises:
+            MissingError: the table was never materialized.
+            DamageError: the file is damaged.
+        """
+        path = self.table(asset, key)
+        if not path.exists():
+            self.open(asset, key)  # raises the error
+        with path.fs.open(path.path, "rb") as opened:
+            footer_begin = _find_footer(opened)
+            seal_begin = max(footer_begin - _SEAL_BYTES, 0)
+            opened.seek(seal_begin)
+            seal = opened.read(_SEAL_BYTES)
+            if not seal.startswith(_SEAL_NAME):
+                seal = _SEAL_NAME + _digest(opened, opened.seek(0, os.SEEK_END), b"")
+        return bytes(seal).removeprefix(_SEAL_NAME).hex()
+
     def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
         """Replace a file by the given bytes in one step.
 

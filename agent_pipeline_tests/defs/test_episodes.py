@@ -15,14 +15,14 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.defs.exports import champion as champion_module
 from agent_pipeline.defs.models.episodes import episodes
-from agent_pipeline.defs.played_world import PlayedWorld, choose_world
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS, NOT_ACTING, NOT_RECORDED
 from agent_pipeline.evaluation.worlds import REPLAYED
+from agent_pipeline.governance.played_world import PlayedWorld, choose_world
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import unfit
-from agent_pipeline.promotion.comparison import DecidingWorld
+from agent_pipeline.promotion.episodes_in_force import NO_WORLD, DecidingWorld
 from agent_pipeline.promotion.nightly_decision import NightlyDecision, PromotionSettings
 from agent_pipeline.promotion.stored_scores import read_scores, read_transcripts
 from agent_pipeline.reports.episode_report import (
@@ -56,22 +56,27 @@ EMPTY_REPORT = {
 
 
 def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
-    lake = Lake(str(tmp_path))
+    lake, world = Lake(str(tmp_path)), DecidingWorld("w:W")
     harmful, other = (artifact(lake, "gguf_export", KEY, {"name": name}) for name in "ab")
-    assert unfit(lake, KEY, harmful) == []
-    artifact(
-        lake,
-        "episodes",
-        KEY,
-        {"gguf_export": harmful.identity},
-        report=EMPTY_REPORT | {"against": ["it harms"]},
-    )
-    assert unfit(lake, KEY, harmful) == ["it harms"]
-    assert unfit(lake, KEY, other) == []
-    artifact(lake, "episodes", KEY, {"gguf_export": other.identity}, report=EMPTY_REPORT)
-    assert unfit(lake, KEY, harmful) == ["it harms"], (
+    assert unfit(lake, KEY, harmful, world) == []
+    for export, against in ((harmful, ["it harms"]), (other, [])):
+        made_from = {"gguf_export": export.identity, "world": "w:W"}
+        artifact(lake, "episodes", KEY, made_from, report=EMPTY_REPORT | {"against": against})
+    assert unfit(lake, KEY, harmful, world) == ["it harms"], (
         "the next night took its harm from sight, also of who promoted it or rolled back to it"
     )
+    assert unfit(lake, KEY, other, world) == []
+
+
+def test_harm_in_episodes_of_another_world_is_still_named(tmp_path: Path) -> None:
+    """A person should see it, and see that the episodes do not count any more."""
+    lake = Lake(str(tmp_path))
+    harmful = artifact(lake, "gguf_export", KEY)
+    made_from = {"gguf_export": harmful.identity, "world": "w:Old"}
+    artifact(lake, "episodes", KEY, made_from, report=EMPTY_REPORT | {"against": ["it harms"]})
+    for world, named in ((DecidingWorld("w:New"), "w:Old"), (NO_WORLD, NO_WORLD.why_not)):
+        (reason,) = unfit(lake, KEY, harmful, world)
+        assert reason.startswith("it harms") and named in reason
 
 
 def make_figures(done: int, harm: int | None) -> PlayerFigures:
@@ -99,7 +104,7 @@ def run_check(
         candidate=lambda key: exported,
         preconditions=lambda key: [],
     )
-    workspace = SimpleNamespace(settings=lambda: settings)
+    workspace = SimpleNamespace(settings=lambda: settings, open_lake=lambda: Lake(str(tmp_path)))
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         made = episodes(context, gguf_export=exported, workspace=workspace, pipes=None)
     (check,) = made.check_results
@@ -183,8 +188,9 @@ def test_episodes_in_variants_are_no_episodes_of_the_tasks_as_they_are(tmp_path)
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):
-    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(episodes_world=lambda key: ""))
-    exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
+    lake, settings = Lake(str(tmp_path)), SimpleNamespace(episodes_world=lambda key: "")
+    workspace = SimpleNamespace(settings=lambda: settings, open_lake=lambda: lake)
+    exported = artifact(lake, "gguf_export", KEY)
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         (check,) = episodes(
             context, gguf_export=exported, workspace=workspace, pipes=None
@@ -212,8 +218,7 @@ class TestProvenTape:
         recorded(lake, *rows, reads=("find_order",))
         keys = pa.table({"task_key": [f"task:{number}" for number in range(20)]})
         lake.stage(HELDOUT_TABLE, TAPE_KEY, keys.to_batches(), keys.schema).commit()
-        workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
-        return choose_world(workspace, TAPE_KEY)
+        return choose_world(Settings(), lake, TAPE_KEY)
 
     @pytest.fixture
     def lake(self, tmp_path: Path) -> Lake:
@@ -228,13 +233,13 @@ class TestProvenTape:
         """No episodes are played. The table of the proof says what was missing."""
         chosen = self.choose(lake, MIN_TASKS - 1, GOOD, WRONG)
         assert "More judged sessions per task help" in chosen.why_not
-        assert "tape_proof" in chosen.metadata
+        assert chosen.proof and not chosen.proof.proven
 
     def test_no_bad_sessions(self, lake: Lake) -> None:
         assert self.choose(lake, MIN_TASKS, GOOD, None).why_not
 
     def test_few_held_out_tasks(self, lake: Lake) -> None:
-        assert self.choose(lake, 5, GOOD, WRONG).metadata == {}
+        assert self.choose(lake, 5, GOOD, WRONG).proof is None
 
     def test_champion_uses_the_same_world(
         self, lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -256,11 +261,10 @@ class TestProvenTape:
             with dg.build_asset_context(partition_key=str(TAPE_KEY)) as context:
                 champion_module.champion(context, workspace=workspace, pipes=None)
         worlds = [settings.deciding_world for settings in used]
-        assert worlds == [DecidingWorld(REPLAYED, (ACTING,)), DecidingWorld()]
+        assert worlds == [DecidingWorld(REPLAYED, (ACTING,)), NO_WORLD]
 
     def test_no_tape(self, lake: Lake) -> None:
-        workspace = SimpleNamespace(settings=Settings, open_lake=lambda: lake)
-        assert choose_world(workspace, TAPE_KEY).why_not
+        assert choose_world(Settings(), lake, TAPE_KEY).why_not
 
 
 def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_rows(tmp_path):

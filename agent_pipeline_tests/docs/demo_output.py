@@ -17,6 +17,7 @@ from agent_pipeline.cli.report import MODEL_ASSETS, latest, print_report
 from agent_pipeline.config.assets import ChampionConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.governance.played_world import find_deciding_world
 from agent_pipeline.keys import parse_key
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.promotion.next_steps import outcome_lines
@@ -32,7 +33,8 @@ def printed_lines() -> list[str]:
     settings = load_settings()
     lake = settings.open_lake()
     screen = StringIO()
-    print_report(Console(file=screen, width=100), lake, [KEY])
+    world = find_deciding_world(settings, lake, KEY)
+    print_report(Console(file=screen, width=100), lake, {KEY: world})
     select_turns = resolve(settings, ChampionConfig, KEY).options.select_turns
     outcome = outcome_lines(lake, KEY, settings.split_sizes, select_turns)
     return [*screen.getvalue().strip().splitlines(), *outcome]
@@ -42,7 +44,7 @@ def collect_reports() -> dict[str, Any]:
     """Return the reports of the demo's artifacts and its decision, as JSON."""
     lake = load_settings().open_lake()
     reports: dict[str, Any] = {}
-    for asset in MODEL_ASSETS:
+    for asset in (*MODEL_ASSETS, "episodes"):
         if artifact := latest(lake, asset, KEY):
             reports[asset] = artifact.manifest["report"]
             if asset == EXPORT:

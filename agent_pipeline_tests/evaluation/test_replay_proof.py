@@ -1,5 +1,6 @@
 """The proof of a tape: a session never answers itself, and what proves the verdicts."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,70 @@ def test_proof_from_the_lake(lake: Lake) -> None:
     assert (acting.heldout_tasks, other.heldout_tasks) == (1, 1) and other.sessions == 0
     playable = add_tapes(lake, KEY, [held_out(task) for task in ("task:0", "task:9")], False)
     assert [row["task_key"] for row in choose_rows(playable, [ACTING])] == ["task:0"]
+
+
+class TestStoredProof:
+    """A night needs the proof twice: for the episodes, and for the decision."""
+
+    @pytest.fixture
+    def made(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+        """One item for each time that the sessions are replayed. The proof is stored once."""
+        made: list[None] = []
+
+        def count(*args: Any, **options: Any) -> list[Any]:
+            made.append(None)
+            return play(*args, **options)
+
+        monkeypatch.setattr(replay_proof, "play", count)
+        self.put(lake, "xy")
+        self.first = prove_tape(lake, KEY)
+        assert len(made) == 1
+        return made
+
+    def put(self, lake: Lake, parts: str) -> None:
+        recorded(lake, *(session(f"s{part}", task_key="task:0") for part in parts))
+
+    def test_same_inputs(self, lake: Lake, made: list[None]) -> None:
+        """A tape that was made again from the same sessions is the same tape."""
+        self.put(lake, "xy")
+        assert prove_tape(lake, KEY) == self.first and len(made) == 1
+
+    def test_other_recordings(self, lake: Lake, made: list[None]) -> None:
+        self.put(lake, "xyz")
+        assert prove_tape(lake, KEY) != self.first and len(made) == 2
+
+    def test_other_heldout_tasks(self, lake: Lake, made: list[None]) -> None:
+        keys = pa.table({"task_key": ["task:0"]})
+        lake.stage(HELDOUT_TABLE, KEY, keys.to_batches(), keys.schema).commit()
+        assert prove_tape(lake, KEY) != self.first and len(made) == 2
+
+    def test_surrogates(self, lake: Lake, made: list[None]) -> None:
+        prove_tape(lake, KEY, surrogates=True)
+        assert len(made) == 2
+
+    def test_other_code(
+        self, lake: Lake, made: list[None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(replay_proof, "code_version", lambda: {"code_sha256": "other"})
+        assert prove_tape(lake, KEY) == self.first and len(made) == 2
+
+    def test_damaged(self, lake: Lake, made: list[None]) -> None:
+        [stored] = lake.finished(replay_proof.TAPE_PROOF, KEY)
+        text = (stored.path / replay_proof.PROOF_FILE).read_text("utf-8")
+        (stored.path / replay_proof.PROOF_FILE).write_text(text.replace("2", "9"), "utf-8")
+        assert prove_tape(lake, KEY) == self.first and len(made) == 2
+
+    def test_lake_that_cannot_be_written(
+        self, lake: Lake, made: list[None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody who may only read the lake still learns whether episodes are in force."""
+        shutil.rmtree(lake.fs.local(lake.folder("models", replay_proof.TAPE_PROOF, KEY)))
+
+        def refuse(*args: object) -> Path:
+            raise PermissionError("read only")
+
+        monkeypatch.setattr(lake, "building", refuse)
+        assert prove_tape(lake, KEY) == self.first and len(made) == 2
 
 
 def test_own_tools(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,12 @@ from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote, rollback, serve
 from agent_pipeline.promotion.comparison import (
     Comparison,
-    DecidingWorld,
     make_compare_params,
     read_comparison,
 )
 from agent_pipeline.promotion.decision_facts import collect_facts_since
 from agent_pipeline.promotion.decision_wording import make_markdown, summarize
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.promotion.error_budget import error_of_next_decision
 from agent_pipeline.promotion.ledger import EXPORT, open_ledger
 from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_and_promote
@@ -524,9 +524,8 @@ def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting
     assert champion_of(lake) == (None if harmed or cut else night.export.identity)
     assert bool(serve(lake, KEY).champion) == (not harmed and not cut)
     promote(lake, KEY, why="I have seen it")
-    assert serve(lake, KEY).champion == night.export and set(report["against"]) <= set(
-        serve(lake, KEY).unfit
-    )
+    served = serve(lake, KEY, deciding_world=OWN_WORLD)
+    assert served.champion == night.export and set(report["against"]) <= set(served.unfit)
 
 
 def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
@@ -555,6 +554,23 @@ def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
         reason.name for reason in decision.reasons
     }
     assert champion_of(lake) is None
+
+
+def test_other_sanity_questions_make_another_decision(lake: Lake) -> None:
+    """A decision with 16 questions stood after there were 64, which saw what the model forgot."""
+    night = Night(lake, GOOD)
+    outcomes = []
+    for count in (16, 64, 64):
+        answers = [
+            {"question": str(i), "group": "plain", "base": True, "candidate": i < 16}
+            for i in range(count)
+        ]
+        night.result["sanity_questions"] = artifact(
+            lake, "canaries", {"count": count}, {"canaries.json": json.dumps(answers)}
+        ).identity
+        outcomes.append(night.decide().decision.outcome)
+    assert outcomes == ["promote", "hold", "hold"]
+    assert len(open_ledger(lake, KEY).records()) == 2
 
 
 def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:

@@ -10,16 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion import mlflow_runs
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.mlflow_runs import URI, RunContent, write_run
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench
 from agent_pipeline_tests.defs.test_champions import decide, run_job
-from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
+from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, OWN_WORLD, Night
 
 __all__ = ["bench"]
 
@@ -127,8 +125,8 @@ def test_redaction_settings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setitem(sys.modules, name, module)
     collect = mlflow_runs.collect_run_content
 
-    def collect_with_contacts(lake: Lake, key: PartitionKey, export: Artifact) -> RunContent:
-        content = collect(lake, key, export)
+    def collect_with_contacts(*values: Any) -> RunContent:
+        content = collect(*values)
         contacts = {"contacts": "ann@example.org, bob@example.org"}
         return replace(content, settings=content.settings | contacts)
 
@@ -155,8 +153,8 @@ def test_without_mlflow_set_nothing_is_written_and_without_it_installed_the_sent
     lake = Lake(str(tmp_path / "lake"))
     night = Night(lake, GOOD)
     redactor = Redactor(RedactionOptions())
-    assert write_run(lake, KEY, redactor, night.export) is None
+    assert write_run(lake, KEY, redactor, OWN_WORLD, night.export) is None
     monkeypatch.setenv(URI, "sqlite:///nowhere.db")
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    written = write_run(lake, KEY, redactor, night.export)
+    written = write_run(lake, KEY, redactor, OWN_WORLD, night.export)
     assert written is not None and not written.ok and "install mlflow-skinny" in written.text

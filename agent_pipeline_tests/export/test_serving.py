@@ -28,6 +28,7 @@ from agent_pipeline.promotion.champions import (
     serve_champion,
     serving_difference,
 )
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.reports.episode_report import FIGURE_LABELS
@@ -371,10 +372,11 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
         lake,
         "episodes",
         KEY,
-        {EXPORT: champion.identity},
+        {EXPORT: champion.identity, "world": "w:W"},
         report={"players": {"model": model}, "against": ["it harms"]},
     )
-    assert "me/support" in serve_champion(lake, KEY, hub="me/support")[-1]
+    world = DecidingWorld("w:W")
+    assert "me/support" in serve_champion(lake, KEY, None, world, hub="me/support")[-1]
     assert asked[0] == ("me/support", {"private": True, "exist_ok": True})
     assert (
         asked[1]["delete_patterns"] == ["*.gguf"]

@@ -18,6 +18,7 @@ from agent_pipeline.governance import pruning
 from agent_pipeline.governance.pruning import Pruned, prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, rollback, unfit
+from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
@@ -86,7 +87,7 @@ def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
 
 def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: Lake) -> None:
     for number in range(4):
-        made_from = {"gguf_export": night(lake, number).identity}
+        made_from = {"gguf_export": night(lake, number).identity, "world": "w:W"}
         artifact(
             lake,
             "episodes",
@@ -102,7 +103,7 @@ def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: L
     assert (
         there(lake, "episodes") == ["0", "3"]
         and champion
-        and unfit(lake, KEY, champion) == ["0 harms"]
+        and unfit(lake, KEY, champion, DecidingWorld("w:W")) == ["0 harms"]
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from agent_pipeline.cli.webserver import OwnPagesOnly
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.pages.app import make_app
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
@@ -198,7 +198,7 @@ def test_files(tmp_path: Path) -> None:
 
     lake = Lake(str(tmp_path / "lake"))
     put_judged(lake, [*ROWS, *(hostile_row(text) for text in HOSTILE)])
-    index = write_pages(lake, KEY, tmp_path / "out", 50)
+    index = write_pages(Settings(lake=str(lake.root)), KEY, tmp_path / "out", 50)
     links = [
         attributes["href"]
         for tag, attributes in Elements(index.read_text("utf-8")).found
@@ -363,7 +363,7 @@ def test_no_script_runs_in_files(tmp_path: Path) -> None:
 
     lake = Lake(str(tmp_path / "lake"))
     put_hostile_pages(lake)
-    folder = write_pages(lake, KEY, tmp_path / "out", 50).parent
+    folder = write_pages(Settings(lake=str(lake.root)), KEY, tmp_path / "out", 50).parent
     files = {path.name for path in folder.glob("*.html")}
     kinds = {"sessions", "night", "evaluation", "decision", "episodes", "production"}
     assert {name.removesuffix(".html") for name in files if "session-" not in name} == kinds

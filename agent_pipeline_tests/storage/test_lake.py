@@ -23,6 +23,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, remove
+from agent_pipeline.storage.tables import _SEAL_BYTES, _SEAL_NAME
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("tau", "airline")
@@ -220,6 +221,24 @@ def test_an_artifact_is_found_by_its_identity_and_becomes_current(lake):
         lake.latest("model", KEY)
     lake.set_latest(made)
     assert lake.latest("model", KEY) == made
+
+
+def test_checksum_of_a_table(lake: Lake) -> None:
+    """It follows the content, and is stored in the file. Older files are read as a whole."""
+    put(lake, 1, 2)
+    first = lake.checksum("rows", KEY)
+    put(lake, 1, 3)
+    second = lake.checksum("rows", KEY)
+    path = lake.table("rows", KEY)
+    content = lake.fs.read(path)
+    begin = content.index(_SEAL_NAME)
+    older = content[:begin] + content[begin + _SEAL_BYTES :]
+    lake.replace(path, [older])
+    assert first != second == lake.checksum("rows", KEY)
+    put(lake, 1, 2)
+    assert lake.checksum("rows", KEY) == first
+    with pytest.raises(DataError):
+        lake.checksum("others", KEY)
 
 
 def test_no_flipped_bit_of_a_table_changes_a_value_without_a_word(tmp_path):

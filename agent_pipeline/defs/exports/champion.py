@@ -9,12 +9,12 @@ from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, page_link, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
-from agent_pipeline.defs.played_world import choose_world
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.governance.champion_moves import follow
+from agent_pipeline.governance.played_world import find_deciding_world
 from agent_pipeline.keys import parse_key
 from agent_pipeline.promotion import champions
 from agent_pipeline.promotion.approval import hold_back
@@ -75,7 +75,7 @@ def champion(
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
         lake, key = workspace.open_lake(), agent_key(context)
-        played_world = choose_world(workspace, key)
+        deciding_world = find_deciding_world(workspace.settings(), lake, key)
         evaluation, gguf_export = lake.latest("evaluation", key), lake.latest("gguf_export", key)
 
         def compare(params: dict[str, object]) -> CompareResult:
@@ -90,7 +90,7 @@ def champion(
             return cast(CompareResult, result)
 
         promotion_settings = PromotionSettings(
-            config, config.approve, config.probation_nights, played_world.deciding
+            config, config.approve, config.probation_nights, deciding_world
         )
         night = decide_night(
             lake,

@@ -7,7 +7,6 @@ from agent_pipeline.defs.charts import run_chart
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
-from agent_pipeline.defs.played_world import choose_world
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import (
@@ -19,7 +18,9 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_builder
+from agent_pipeline.evaluation.replay_proof import HEAD, TapeProof
 from agent_pipeline.evaluation.worlds import REPLAYED
+from agent_pipeline.governance.played_world import choose_world
 from agent_pipeline.reports.confidence_report import describe_confidence
 from agent_pipeline.reports.episode_report import (
     PAGE,
@@ -47,6 +48,11 @@ def _replay_metadata(figures: ReplayFigures | None) -> dict[str, dg.MetadataValu
         "settled": dg.MetadataValue.float(figures.settled / figures.episodes),
         "tasks_to_record": table(HEAD_TO_RECORD, list_tasks_to_record(figures)),
     }
+
+
+def _proof_metadata(proof: TapeProof | None) -> dict[str, dg.MetadataValue]:
+    """Return what the recordings prove about the replayed world, if that was examined."""
+    return {"tape_proof": table(HEAD, proof.rows)} if proof else {}
 
 
 @dg.asset(
@@ -94,8 +100,8 @@ def episodes(
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
-        chosen = choose_world(workspace, key)
-        world, why_not = chosen.world, chosen.why_not
+        chosen = choose_world(settings, workspace.open_lake(), key)
+        world, why_not, proof = chosen.world, chosen.why_not, _proof_metadata(chosen.proof)
         if why_not:
             context.log.info(
                 f"{key} plays no episodes, because {why_not}. The setting agents.*.world names a "
@@ -104,7 +110,7 @@ def episodes(
             reason = {"no_episodes": why_not, "world": "none"}
             unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", reason)
             return dg.MaterializeResult(
-                value=None, metadata={**reason, **chosen.metadata}, check_results=[unmeasured]
+                value=None, metadata={**reason, **proof}, check_results=[unmeasured]
             )
         config = in_force(context, workspace, EpisodesConfig)
         params = {
@@ -148,7 +154,7 @@ def episodes(
             "confidence": describe_confidence(confidence),
             "variants": table(variant_head, variants),
             **_replay_metadata(report.model.replay),
-            **chosen.metadata,
+            **proof,
             "report": dg.MetadataValue.json(result["report"]),
         }
         done = f"it does {report.model.done} tasks"
