@@ -121,17 +121,16 @@ def chat(
     input is not a terminal, each line of standard input is a message, or a result that you are
     asked for.
     """
-    from agent_pipeline.cli.players import open_player
+    from agent_pipeline.cli.players import find_limits, open_player
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import resolve
-    from agent_pipeline.evaluation.heldout import reply_limit
 
     key, settings = parse_key(partition), load_settings()
     lake = settings.open_lake()
     names = [_resolve_model(lake, key, name) for name in [model, *([compare] if compare else [])]]
     scene = _open_scene(settings, key, names[0], tools, task)
     usual = resolve(settings, EpisodesConfig, key).options
-    limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
+    limits = find_limits(settings, key, max_new_tokens)
     with ExitStack() as stack:
         players: dict[str, Player] = {}
         for name in names:

@@ -63,13 +63,13 @@ def play(
     ] = None,
 ) -> None:
     """Let a model do an agent's tasks in the agent's world, and write the sessions as a store."""
-    from agent_pipeline.cli.players import open_player
+    from agent_pipeline.cli.players import find_limits, open_player
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.evaluation.heldout import heldout_rows, reply_limit
+    from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.reports.episode_report import make_table, write_transcripts
     from agent_pipeline.sessions.session import hash_json
 
@@ -96,7 +96,7 @@ def play(
         )
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
-    limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
+    limits = find_limits(settings, key, max_new_tokens)
     rows = [] if seed else common_params(settings, key).shown_to_models(heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(

@@ -10,6 +10,27 @@ from agent_pipeline.keys import PartitionKey
 
 if TYPE_CHECKING:
     from agent_pipeline.compute.playing import OpenedPlayer
+    from agent_pipeline.config.settings import Settings
+
+
+def find_limits(
+    settings: "Settings", key: PartitionKey, max_new_tokens: int | None
+) -> tuple[int, int]:
+    """Return the longest message and the longest conversation, in tokens, as in `episodes`.
+
+    Args:
+        settings: The settings.
+        key: The agent's partition.
+        max_new_tokens: The longest message that the user chose; None for that of `episodes`.
+    """
+    from agent_pipeline.config.assets import EpisodesConfig
+    from agent_pipeline.config.resolution import find_trained_length, resolve
+    from agent_pipeline.evaluation.heldout import reply_limit
+
+    trained_length = find_trained_length(settings, key)
+    usual = resolve(settings, EpisodesConfig, key, trained_length=trained_length).options
+    longest_message = max_new_tokens or usual.max_new_tokens
+    return longest_message or reply_limit(settings.open_lake(), key), usual.max_length
 
 
 def open_player(
@@ -31,6 +52,7 @@ def open_player(
     """
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import gguf_player, memory_player
+    from agent_pipeline.compute.tasks import fit_context
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
     from agent_pipeline.export.serving_folder import Form, served_form
@@ -79,4 +101,6 @@ def open_player(
         )
     adapter = settings.candidate(key)
     base = common_params(settings, key).base_of(adapter)
-    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)
+    max_length = fit_context({"max_length": limits[1]}, base)["max_length"]
+    own = adapter.path if model == "adapter" else None
+    return memory_player(base, adapter.path, own, limits[0], max_length)

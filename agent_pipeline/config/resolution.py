@@ -16,6 +16,7 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options, Section
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 
 Group = TypeVar("Group", bound=Options)
@@ -120,6 +121,25 @@ def resolve(
         if origin == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)
     }
     return Resolved(resolved, origins)
+
+
+def find_trained_length(
+    settings: Settings, key: PartitionKey, sft_adapter: Artifact | None = None
+) -> int:
+    """Return the length that training chose by the rows, or 0 if `sft_adapter.max_length` is set.
+
+    Args:
+        settings: The settings file and the environment.
+        key: The agent's partition.
+        sft_adapter: The adapter; None for the agent's last one.
+    """
+    if resolve(settings, AdapterConfig, key).options.max_length:
+        return 0
+    lake = settings.open_lake()
+    if sft_adapter is None and lake.pointers(SFT_ADAPTER, key).latest:
+        sft_adapter = lake.latest(SFT_ADAPTER, key)
+    made_from = sft_adapter.manifest["made_from"] if sft_adapter else {}
+    return int(made_from.get("config", {}).get("max_length", 0))
 
 
 def preset_sentences(resolved: Resolved[Any]) -> list[str]:

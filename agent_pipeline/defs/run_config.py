@@ -17,6 +17,7 @@ from agent_pipeline.config.resolution import (
     POOLED,
     SFT_ADAPTER,
     asset_of,
+    find_trained_length,
     preset_sentences,
     resolve,
     shared,
@@ -160,7 +161,7 @@ def resolve_for_run(
         )
     length = _set_length(context)
     if key and not length and "max_length" in options.model_fields and asset != SFT_ADAPTER:
-        length = _find_trained_length(settings, key, sft_adapter)
+        length = find_trained_length(settings, key, sft_adapter)
     resolved = resolve(settings, options, key, run, length)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
@@ -210,25 +211,6 @@ def _set_length(context: dg.AssetExecutionContext) -> int:
     chosen = {name: value for name, value in written.items() if value is not None}
     length = _drop_shown(context, AdapterConfig, chosen).get("max_length")
     return length if isinstance(length, int) else 0
-
-
-def _find_trained_length(
-    settings: Settings, key: PartitionKey, sft_adapter: Artifact | None
-) -> int:
-    """Return the length that training chose by the rows, or 0 if `sft_adapter.max_length` is set.
-
-    Args:
-        settings: The settings file and the environment.
-        key: The agent's partition.
-        sft_adapter: The adapter; None for the agent's last one.
-    """
-    if resolve(settings, AdapterConfig, key).options.max_length:
-        return 0
-    lake = settings.open_lake()
-    if sft_adapter is None and lake.pointers(SFT_ADAPTER, key).latest:
-        sft_adapter = lake.latest(SFT_ADAPTER, key)
-    made_from = sft_adapter.manifest["made_from"] if sft_adapter else {}
-    return int(made_from.get("config", {}).get("max_length", 0))
 
 
 def _drop_shown(

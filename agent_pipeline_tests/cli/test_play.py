@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.cli.play import _session_ids, play
-from agent_pipeline.cli.players import open_player
+from agent_pipeline.cli.players import find_limits, open_player
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.sample.shop import World
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
@@ -33,13 +34,41 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(
             "sft_adapter", KEY, "a" * 64, lake.building("sft_adapter", KEY, "a" * 64), made_from, {}
         )
     )
+    base = BaseModel("org/base", tmp_path, "1234abc")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 256}', encoding="utf-8")
     monkeypatch.setattr(
-        "agent_pipeline.compute.params.resolve_base_model", lambda *given: asked.append(given)
+        "agent_pipeline.compute.params.resolve_base_model",
+        lambda *given: asked.append(given) or base,
     )
-    monkeypatch.setattr("agent_pipeline.compute.playing.memory_player", lambda *given: None)
+    lengths: list[int] = []
+    monkeypatch.setattr(
+        "agent_pipeline.compute.playing.memory_player", lambda *given: lengths.append(given[-1])
+    )
     for model in ("adapter", "base"):
         open_player(model, KEY, 0.0, (8, 512))
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
+    assert lengths == [256, 256]  # the base model reads no longer conversation
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [
+        ("", 5120),
+        ("assets.sft_adapter = { max_length = 3000 }", 3000),
+        ("assets.episodes = { max_length = 700 }", 700),
+    ],
+)
+def test_longest_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, length: int
+) -> None:
+    """A conversation that fitted in training was cut at 2,048 tokens by `play` and `chat`."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f'lake = "{tmp_path / "lake"}"\n{settings}\n', encoding="utf-8")
+    monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(file))
+    lake, made_from = load_settings().open_lake(), {"config": {"max_length": 5120}}
+    folder = lake.building("sft_adapter", KEY, "a" * 64)
+    lake.set_latest(lake.finish("sft_adapter", KEY, "a" * 64, folder, made_from, {}))
+    assert find_limits(load_settings(), KEY, 32) == (32, length)
 
 
 @pytest.fixture
