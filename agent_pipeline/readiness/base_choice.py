@@ -3,6 +3,7 @@
 The sizes of the proposed models are listed here, so that a proposal needs no download.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,26 +18,45 @@ from agent_pipeline.tokenization.length_check import propose_length
 from agent_pipeline.training.forecast import ModelShape
 from agent_pipeline.training.size_defaults import LONGEST_DEFAULT, SMALL_BASE_OPTIONS
 
+TokenCounter = Callable[[str, str], TokenCounts | None]
+"""A function that takes a base model and a partition, and returns the lengths of its sessions.
+
+Each model has a tokenizer of its own, and another one counts up to twice as many tokens.
+"""
 FEW_ROWS = 500
 """Number of training rows below which the smallest base model that fits is proposed."""
-MAX_SHARE_TOO_LONG = 0.1
-"""Maximum share of sessions of agents that a model may cut: those with long sessions."""
 MAX_HOURS = 8
 """Longest training run that is proposed: it must end within a night."""
 
 
 class BaseChoice(msgspec.Struct, frozen=True):
-    """A proposed base model.
+    """The base model that is proposed for most agents of a report, and the agents' own models.
 
     Attributes:
         base_model: The id of the model.
         preset: The preset of settings that goes with it.
         why: Why it is proposed.
+        own: The models of the agents that another model suits better, by partition.
     """
 
     base_model: str
     preset: str
     why: str
+    own: "Mapping[str, AgentBase]" = {}
+
+
+class AgentBase(msgspec.Struct, frozen=True):
+    """The base model that suits one agent.
+
+    Attributes:
+        base_model: The id of the model.
+        why: Why it is proposed.
+        fits: Whether the model reads the agent's sessions and can be trained on this machine.
+    """
+
+    base_model: str
+    why: str
+    fits: bool
 
 
 @dataclass(frozen=True)
@@ -72,59 +92,71 @@ def find_known_base(name: str) -> KnownBase | None:
 
 
 def choose_base(
-    agents: Sequence[AgentReport],
-    machine: TrainingMachine,
-    count: Callable[[str], Mapping[str, TokenCounts]],
+    agents: Sequence[AgentReport], machine: TrainingMachine, count: TokenCounter
 ) -> BaseChoice:
     """Return the base model that is proposed for the agents of a report on this machine.
 
-    On a CPU, and for agents with few rows, the smallest model that fits is proposed. On a GPU, the
-    largest model that fits is proposed for agents with many rows.
+    A model is chosen for each agent, so that a large agent does not decide for a small one. The
+    model that most agents get is proposed for all. The other agents get a model of their own.
 
     Args:
         agents: The reports on the agents.
         machine: The device, its free memory and its speed.
-        count: Returns the lengths of the sessions in tokens of a base model, by partition. Each
-            model has a tokenizer of its own, and another one counts up to twice as many tokens.
+        count: Returns the lengths of an agent's sessions in tokens of a base model.
+    """
+    preset = "gpu" if machine.device.name != "cpu" else ""
+    choices = {agent.partition: _choose_for_agent(agent, machine, count) for agent in agents}
+    frequency = Counter(choice.base_model for choice in choices.values())
+    most_frequent = max(KNOWN_BASES, key=lambda known: frequency[known.name]).name
+    alike = [agent for agent in agents if choices[agent.partition].base_model == most_frequent]
+    example = max(alike, key=lambda agent: (choices[agent.partition].fits, count_rows(agent)))
+    return BaseChoice(
+        most_frequent,
+        preset,
+        choices[example.partition].why,
+        {name: own for name, own in choices.items() if own.base_model != most_frequent},
+    )
+
+
+def _choose_for_agent(
+    agent: AgentReport, machine: TrainingMachine, count: TokenCounter
+) -> AgentBase:
+    """Return the base model for an agent.
+
+    On a CPU, and for an agent with few rows, it is the smallest model that fits. On a GPU, it is
+    the largest model that fits an agent with many rows.
     """
     on_gpu = machine.device.name != "cpu"
-    most_rows = max((count_rows(agent) for agent in agents), default=0)
-    has_few_rows = most_rows < FEW_ROWS
-    preset = "gpu" if on_gpu else ""
-    ordered = KNOWN_BASES if has_few_rows or not on_gpu else KNOWN_BASES[::-1]
+    rows = count_rows(agent)
+    ordered = KNOWN_BASES if rows < FEW_ROWS or not on_gpu else KNOWN_BASES[::-1]
     problems: list[str] = []
     for known in ordered:
-        counts = count_for_base(known, count)
-        problem = find_problem(agents, known, counts, machine)
+        lengths = count_for_base(agent.partition, known, count)
+        problem = find_problem(agent, known, lengths, machine) if lengths else ""
         if not problem:
-            why = _explain(has_few_rows, most_rows, on_gpu, problems)
-            return BaseChoice(known.name, preset, why)
+            return AgentBase(known.name, _explain(rows, on_gpu, problems), fits=True)
         problems.append(f"{known.name} {problem}")
-    smallest = KNOWN_BASES[0]
     why = f"no known model fits this machine and these sessions ({'; '.join(problems)})"
-    return BaseChoice(smallest.name, preset, why)
+    return AgentBase(KNOWN_BASES[0].name, why, fits=False)
 
 
-def count_for_base(
-    known: KnownBase, count: Callable[[str], Mapping[str, TokenCounts]]
-) -> dict[str, TokenCounts]:
-    """Return the lengths of the sessions for a base model, by partition.
+def count_for_base(partition: str, known: KnownBase, count: TokenCounter) -> TokenCounts | None:
+    """Return the lengths of an agent's sessions for a base model, or None without answers.
 
     Without the tokenizer of the model, the tokens of the embedded model are counted: it knows fewer
     words, so it counts more tokens.
     """
-    counts = count(known.name)
-    if any(agent.is_estimate for agent in counts.values()):
-        counts = count(EMBEDDED)
-    return {
-        partition: msgspec.structs.replace(agent, base_model=known.name, context=known.context)
-        for partition, agent in counts.items()
-    }
+    lengths = count(known.name, partition)
+    if lengths is not None and lengths.is_estimate:
+        lengths = count(EMBEDDED, partition)
+    if lengths is None:
+        return None
+    return msgspec.structs.replace(lengths, base_model=known.name, context=known.context)
 
 
-def _explain(has_few_rows: bool, most_rows: int, on_gpu: bool, problems: Sequence[str]) -> str:
-    if has_few_rows:
-        reason = f"the smallest model that fits, because an agent has at most {most_rows:,} rows"
+def _explain(rows: int, on_gpu: bool, problems: Sequence[str]) -> str:
+    if rows < FEW_ROWS:
+        reason = f"the smallest model that fits, because an agent has at most {rows:,} rows"
     elif on_gpu:
         reason = "the largest known model that fits the GPU and the rows"
     else:
@@ -137,24 +169,14 @@ def count_rows(agent: AgentReport) -> int:
     return agent.tasks.rows.get("train", 0) or agent.contents.sessions
 
 
-def foresee_all(
-    agents: Sequence[AgentReport],
-    known: KnownBase,
-    counts: Mapping[str, TokenCounts],
-    machine: TrainingMachine,
-) -> dict[str, TrainingOutlook]:
-    """Return the expected training run of each agent that has answers, with the default options."""
+def foresee_with_base(
+    agent: AgentReport, known: KnownBase, lengths: TokenCounts, machine: TrainingMachine
+) -> TrainingOutlook:
+    """Return the expected training run of an agent with a base model and the default options."""
     preset = PRESETS["gpu" if machine.device.name != "cpu" else "cpu"].get("sft_adapter", {})
-    outlooks = {}
-    for agent in agents:
-        if agent.partition in counts:
-            lengths = counts[agent.partition]
-            values = {**preset, "max_length": propose_max_length(lengths)}
-            options = AdapterConfig.model_validate({"base_model": known.name} | values)
-            outlooks[agent.partition] = foresee_training(
-                options, known.shape, lengths, count_rows(agent), machine
-            )
-    return outlooks
+    values = {**preset, "max_length": propose_max_length(lengths)}
+    options = AdapterConfig.model_validate({"base_model": known.name} | values)
+    return foresee_training(options, known.shape, lengths, count_rows(agent), machine)
 
 
 def propose_max_length(counts: TokenCounts) -> int:
@@ -169,22 +191,12 @@ def propose_max_length(counts: TokenCounts) -> int:
 
 
 def find_problem(
-    agents: Sequence[AgentReport],
-    known: KnownBase,
-    counts: Mapping[str, TokenCounts],
-    machine: TrainingMachine,
+    agent: AgentReport, known: KnownBase, lengths: TokenCounts, machine: TrainingMachine
 ) -> str:
-    """Return why a base model does not fit, or an empty text."""
-    too_long = sum(
-        agent.contents.sessions
-        for agent in agents
-        if agent.partition in counts and counts[agent.partition].p90 > known.context
-    )
-    if too_long > MAX_SHARE_TOO_LONG * sum(agent.contents.sessions for agent in agents):
+    """Return why a base model does not fit an agent, or an empty text."""
+    if lengths.p90 > known.context:
         return f"reads {known.context:,} tokens, and too many sessions are longer"
-    for outlook in foresee_all(agents, known, counts, machine).values():
-        if outlook.missing_gb:
-            return f"needs {outlook.missing_gb:.1f} GB more memory than is free"
-        if outlook.hours > MAX_HOURS:
-            return f"would train for {outlook.hours:,.0f} hours"
-    return ""
+    outlook = foresee_with_base(agent, known, lengths, machine)
+    if outlook.missing_gb:
+        return f"needs {outlook.missing_gb:.1f} GB more memory than is free"
+    return f"would train for {outlook.hours:,.0f} hours" if outlook.hours > MAX_HOURS else ""

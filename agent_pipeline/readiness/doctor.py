@@ -23,7 +23,7 @@ from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_client import SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.options import JudgingOptions
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.readiness.agent_report import AgentSettingsInForce, report_agent
 from agent_pipeline.readiness.examination import Examination, ExaminationRules, examine
 from agent_pipeline.readiness.examination_pool import ExaminationPool
@@ -171,15 +171,14 @@ class Doctor:
             ),
         )
 
-    def count_tokens(self, base_model: str) -> dict[str, TokenCounts]:
-        """Return the lengths of the examined sessions in tokens of a base model, by partition."""
+    def count_tokens(self, base_model: str, partition: str) -> TokenCounts | None:
+        """Return the lengths of an agent's examined sessions in tokens of a base model.
+
+        Return None if the agent has no answers.
+        """
         budget = TokenBudget.for_agents(len(self._examined))
-        tokens = self._load_tokens(base_model)
-        counts = {
-            str(key): count_tokens(examined.examination, tokens, budget.counted)
-            for key, examined in self._examined.items()
-        }
-        return {partition: count for partition, count in counts.items() if count is not None}
+        examined = self._examined[parse_key(partition)]
+        return count_tokens(examined.examination, self._load_tokens(base_model), budget.counted)
 
     def _list_deciding(self, key: PartitionKey, labels: Labels) -> list[object]:
         """Return the options and labels that decide on the sessions of an agent."""

@@ -96,6 +96,15 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
             "docs/how-to/slack.md.",
         )
     )
+    choices += [
+        Choice(
+            ("agents", partition, "assets", "sft_adapter"),
+            "base_model",
+            own.base_model,
+            f"The model to train for this agent: {own.why}.",
+        )
+        for partition, own in base.own.items()
+    ]
     choices += _shorten_hints(
         [choice for agent in report.agents for choice in _propose_for_agent(agent, answers)]
     )

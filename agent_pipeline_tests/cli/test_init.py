@@ -218,6 +218,23 @@ def test_several_stores_in_a_folder(project: Path) -> None:
     )
 
 
+def test_agent_with_long_sessions_gets_its_own_base_model(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = TrainingMachine(EXACT, 200e9, 1e14)
+    monkeypatch.setattr(TrainingMachine, "measure", classmethod(lambda cls: machine))
+    long_sessions = [
+        {**chat(f"long-{number}", f"find thing {number}", "word " * 12_000), "agent": "b"}
+        for number in range(3)
+    ]
+    write_chats(project / "chats.jsonl", [*trials(judgment="acceptable"), *long_sessions])
+    run("chats.jsonl", "--yes")
+    settings = load_settings()
+    assert settings.base_model == EMBEDDED
+    assert settings.agents["p/b"].assets["sft_adapter"]["base_model"] == "Qwen/Qwen3-0.6B"
+    assert "base_model" not in settings.agents["p/a"].assets.get("sft_adapter", {})
+
+
 def test_settings_of_many_agents_are_named_once() -> None:
     table = ("assets", "sft_adapter")
     choices = [
