@@ -229,8 +229,8 @@ def try_export(export: Export, base: Path | None) -> str:
         first = run(folder, "init", str(export.path), "--yes")
         second = run(folder, "doctor", "--json")
         seconds = first.seconds + second.seconds
-        processor = first.processor_seconds + second.processor_seconds
-        start = f"| {export.name} | {seconds:.0f} | {processor:.0f} "
+        processor = f"{first.processor_seconds:.1f} | {second.processor_seconds:.1f}"
+        start = f"| {export.name} | {seconds:.0f} | {processor} "
         if not second.output.startswith("{"):
             error = (first.errors + second.errors).strip().splitlines()[-1:]
             return f"{start}| – | no report: {' '.join(error)} | – |"
@@ -247,8 +247,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="Names of exports. Default: all.")
     parser.add_argument("--train", action="store_true", help="Train what is trainable.")
     options = parser.parse_args(words)
-    print("| export | seconds | processor | sessions / good | answer | `materialize` |")
-    print("|---|---:|---:|---:|---|---|", flush=True)
+    heading = "| export | seconds | `init` | `doctor` | sessions / good | answer | `materialize` |"
+    print(f"{heading}\n|---|---:|---:|---:|---:|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         base = make_base(Path(folder) / "base") if options.train else None
         for export in EXPORTS:

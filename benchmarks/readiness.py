@@ -2,8 +2,8 @@
 
 The sessions are those of `benchmarks.ingestion` (about 16 kB, seven calls), with an e-mail address
 in each, so that redaction has something to replace. Two of three have a good verdict, and every
-task has two sessions. The seconds are wall-clock time and processor time of all processes, because
-other programs stretch the wall-clock time.
+task has two sessions. `doctor` runs with the settings that `init` wrote. The seconds are wall-clock
+time and processor time of all processes, because other programs stretch the wall-clock time.
 """
 
 import argparse

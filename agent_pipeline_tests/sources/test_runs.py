@@ -360,6 +360,30 @@ def test_a_trajectory_that_the_environment_broke_is_an_error(tmp_path: Path) -> 
     assert session.error == "submitted (exit_environment_error)"
 
 
+class AllRunsSource(SWEAgentSource):
+    """A reader of a user for whom all runs are one agent."""
+
+    name = "all_runs"
+
+    def identify(self, record: Any, location: Any) -> Any:
+        return super().identify(record, location)._replace(agent="swe-agent")
+
+
+def test_runs_of_one_agent_by_a_readers_own_name(tmp_path: Path) -> None:
+    """The runs of an agent are one partition, and runs of an instance are trials of one task."""
+    names = ("try-1/shed-1/shed-1.traj", "try-2/shed-1/shed-1.traj")
+    source = AllRunsSource(
+        put(tmp_path / "runs", dict.fromkeys(names, document(trajectory(history=[]))))
+    )
+    assert [str(key) for key in source.partitions()] == ["runs/swe-agent"]
+    sessions = read(source)
+    assert [session.session_id for session in sessions] == [
+        "try-1:shed-1:shed-1",
+        "try-2:shed-1:shed-1",
+    ]
+    assert {session.task_id for session in sessions} == {"shed-1"}
+
+
 METRICS = (("judge", 0.0), ("judge", 0.5), (None, 0.25), (None, 1.0))
 
 
