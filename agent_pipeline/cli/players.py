@@ -102,5 +102,5 @@ def open_player(
     adapter = settings.candidate(key)
     base = common_params(settings, key).base_of(adapter)
     max_length = fit_context({"max_length": limits[1]}, base)["max_length"]
-    own = adapter.path if model == "adapter" else None
-    return memory_player(base, adapter.path, own, limits[0], max_length)
+    adapter_dir = adapter.path if model == "adapter" else None
+    return memory_player(base, adapter.path, adapter_dir, limits[0], max_length)

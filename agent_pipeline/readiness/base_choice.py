@@ -114,7 +114,7 @@ def choose_base(
         most_frequent,
         preset,
         choices[example.partition].why,
-        {name: own for name, own in choices.items() if own.base_model != most_frequent},
+        {name: base for name, base in choices.items() if base.base_model != most_frequent},
     )
 
 

@@ -100,10 +100,10 @@ def propose_choices(report: Readiness, stores: Sequence[str], answers: Answers) 
         Choice(
             ("agents", partition, "assets", "sft_adapter"),
             "base_model",
-            own.base_model,
-            f"The model to train for this agent: {own.why}.",
+            agent_base.base_model,
+            f"The model to train for this agent: {agent_base.why}.",
         )
-        for partition, own in base.own.items()
+        for partition, agent_base in base.own.items()
     ]
     choices += _shorten_hints(
         [choice for agent in report.agents for choice in _propose_for_agent(agent, answers)]
