@@ -1,4 +1,4 @@
-"""A real browser: it prints the DOM of a page, or a test drives a tab of it by the DevTools protocol."""
+"""A real browser, of which a test drives a tab by the DevTools protocol."""
 
 import json
 import shutil
@@ -29,14 +29,8 @@ QUIET = (
 )
 
 
-def opened(url: str, profile: Path, *options: str) -> str:
-    """The page's DOM after its scripts ran."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium here: .ci/run installs it")
-    command = [CHROMIUM, *QUIET, f"--user-data-dir={profile}", *options, "--dump-dom", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr[-500:]
-    return done.stdout
+SECONDS = 240.0
+"""Seconds that a page may take. They end a test before its own time limit, with a reason."""
 
 
 class Tab:
@@ -54,7 +48,7 @@ class Tab:
         request = {"id": self._requests, "method": method, "params": params}
         self._connection.send(json.dumps(request))
         while True:
-            answer = json.loads(self._connection.recv(timeout=120))
+            answer = json.loads(self._connection.recv(timeout=SECONDS))
             if answer.get("id") == self._requests:
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
@@ -68,9 +62,21 @@ class Tab:
         return result["result"].get("value")
 
     def open(self, url: str) -> None:
-        self.send("Page.navigate", url=url)
+        """Open a page, and wait until the page with its scripts is loaded.
 
-    def wait_for(self, script: str, seconds: float = 120) -> Any:
+        The page before it is gone by then: nothing that a test sends afterwards reaches it.
+        """
+        loading = self.send("Page.navigate", url=url)
+        assert not loading.get("errorText"), loading
+        until = time.monotonic() + SECONDS
+        while (
+            self.send("Page.getFrameTree")["frameTree"]["frame"]["loaderId"] != loading["loaderId"]
+        ):
+            assert time.monotonic() < until, f"{url} did not open"
+            time.sleep(0.02)
+        self.wait_for("document.readyState === 'complete'")
+
+    def wait_for(self, script: str, seconds: float = SECONDS) -> Any:
         """Return the value of an expression once it is true."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -79,8 +85,12 @@ class Tab:
                     return value
             except AssertionError:  # the page is between two documents
                 pass
-            time.sleep(0.2)
+            time.sleep(0.05)
         raise AssertionError(f"{script} never came true: {self.text()[:2000]}")
+
+    def html(self) -> str:
+        """Return the page's DOM as it is now."""
+        return str(self.evaluate("document.documentElement.outerHTML"))
 
     def text(self) -> str:
         """Return the words of the page."""
@@ -96,9 +106,28 @@ class Tab:
         self.evaluate(f"{element}.click()")
 
 
+class Browser:
+    """A running browser."""
+
+    def __init__(self, port: str) -> None:
+        self._address = f"127.0.0.1:{port}"
+        version = urllib.request.urlopen(f"http://{self._address}/json/version", timeout=SECONDS)
+        self._control = Tab(json.load(version)["webSocketDebuggerUrl"])
+
+    @contextmanager
+    def tab(self) -> Iterator[Tab]:
+        """Yield a new tab, which shares no cookies and no storage with other tabs."""
+        context = self._control.send("Target.createBrowserContext")
+        target = self._control.send("Target.createTarget", url="about:blank", **context)
+        try:
+            yield Tab(f"ws://{self._address}/devtools/page/{target['targetId']}")
+        finally:
+            self._control.send("Target.disposeBrowserContext", **context)
+
+
 @contextmanager
-def tab(profile: Path) -> Iterator[Tab]:
-    """Yield a tab of a browser of its own, which ends with the block."""
+def start_browser(profile: Path) -> Iterator[Browser]:
+    """Yield a browser, which ends with the block."""
     if CHROMIUM is None:
         pytest.skip("no chromium here: .ci/run installs it")
     command = [
@@ -112,14 +141,11 @@ def tab(profile: Path) -> Iterator[Tab]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
         try:
             port_file = profile / "DevToolsActivePort"
-            until = time.monotonic() + 60
+            until = time.monotonic() + 300
             while not port_file.exists() or "\n" not in port_file.read_text():
                 assert browser.poll() is None and time.monotonic() < until
                 time.sleep(0.1)
-            port = port_file.read_text().split()[0]
-            pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=60))
-            page = next(each for each in pages if each["type"] == "page")
-            yield Tab(page["webSocketDebuggerUrl"])
+            yield Browser(port_file.read_text().split()[0])
         finally:
             browser.terminate()
             try:

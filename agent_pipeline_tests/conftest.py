@@ -20,6 +20,7 @@ from agent_pipeline.sample.cast import CAST
 if TYPE_CHECKING:
     from agent_pipeline.models.base_model import BaseModel
     from agent_pipeline.models.chat_renderer import ChatRenderer
+    from agent_pipeline_tests.browser import Browser, Tab
 
 # The same examples in every run: a test that fails today fails tomorrow, and no slow machine makes one fail.
 settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
@@ -176,6 +177,22 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         return shared / name
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]":
+    """A real browser."""
+    from agent_pipeline_tests.browser import start_browser
+
+    with start_browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture
+def tab(browser: "Browser") -> "Iterator[Tab]":
+    """A new tab of the browser, which knows nothing of other tabs."""
+    with browser.tab() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

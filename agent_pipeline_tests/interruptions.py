@@ -1,9 +1,10 @@
-"""Commands that are killed at a file event, for tests that repeat them afterwards."""
+"""Commands that are killed at a file event, for tests that repeat them afterwards, and programs of forks."""
 
 import faulthandler
 import hashlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,19 @@ STEP = 1 if os.environ.get("AGENT_PIPELINE_KILL_AT_ALL_POINTS") else 5
 
 MAX_SECONDS = 120
 """Seconds after which a fork prints where it stands, and ends with exit code 1."""
+
+
+def run_python(program: str, *arguments: str) -> str:
+    """Run a program in a Python process of its own, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def watch_fork() -> None:

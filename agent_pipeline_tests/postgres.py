@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+from agent_pipeline_tests.ports import free_port
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from agent_pipeline_tests.postgres import free_port
+from agent_pipeline_tests.ports import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo")
 
@@ -88,8 +88,8 @@ def daemon(folder: Path, name: str, *arguments: str) -> Iterator[None]:
 
 
 def wait_for_node(folder: Path, configuration: Path) -> None:
-    """Wait until the node is idle; fail with the logs after a minute."""
-    environment, end = os.environ | {"SLURM_CONF": str(configuration)}, time.monotonic() + 60
+    """Wait until the node is idle; fail with the logs after five minutes."""
+    environment, end = os.environ | {"SLURM_CONF": str(configuration)}, time.monotonic() + 300
     command = [str(find_program("sinfo")), "--noheader", "--format=%T"]
     while time.monotonic() < end:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline_tests.browser import CHROMIUM, QUIET
-from agent_pipeline_tests.postgres import cluster, free_port
+from agent_pipeline_tests.ports import free_port
+from agent_pipeline_tests.postgres import cluster
 
 ROUNDS = 3
 

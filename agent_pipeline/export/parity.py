@@ -201,7 +201,8 @@ def check_template(
         ExportError: There is a difference that no tool causes. The message has its place.
     """
     jinja = renderer.template.jinja
-    if jinja not in (llama.chat_template, template_of(llama.path)):
+    # To read the file takes seconds, because its vocabulary is read too.
+    if jinja != llama.chat_template and jinja != template_of(llama.path):
         raise ExportError(
             f"The chat template in {llama.path} is missing or differs from the template of "
             "training: save the adapter's tokenizer with its training template, and export again."

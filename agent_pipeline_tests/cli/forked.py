@@ -20,7 +20,7 @@ from pathlib import Path
 
 from agent_pipeline.config import settings
 
-MAX_SECONDS = 100
+MAX_SECONDS = 300
 """Seconds after which a command is ended by SIGALRM: its exit code is then -14."""
 MODULES = (
     *(

@@ -26,6 +26,7 @@ import pytest
 
 from agent_pipeline_tests.cli.forked import MAX_SECONDS, Server
 from agent_pipeline_tests.conftest import SAMPLE
+from agent_pipeline_tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ class RealProcess:
 
     def ended(self) -> subprocess.CompletedProcess[str]:
         # On a loaded machine, Dagster's `dev` waits for each of its processes for up to a minute.
-        code = self.process.wait(timeout=3 * MAX_SECONDS)
+        code = self.process.wait(timeout=MAX_SECONDS)
         return subprocess.CompletedProcess(
             self.process.args,
             code,
@@ -167,7 +168,7 @@ class Project:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(outputs.process.pid, signal.SIGKILL)
-            outputs.process.wait(timeout=10)
+            outputs.process.wait(timeout=MAX_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -673,8 +674,7 @@ def test_interrupted_training(project: Project) -> None:
 def test_dev_without_a_store(project: Project) -> None:
     """The UI opens, so that a person can look at what there is; the note names the store."""
     project.set_store("nowhere")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
 
     def is_open() -> bool:
         with contextlib.suppress(OSError):

@@ -4,7 +4,6 @@ stand-in for Kubernetes."""
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import PassingError, SettingsError, WorkerError, first_line
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.ports import free_port
 from agent_pipeline_tests.slurm import cluster as start_slurm
 
 KEY = PartitionKey("shop", "support")
@@ -303,7 +303,7 @@ def test_real_slurm_job_is_cancelled(
     job = SlurmSettings(setup=[f"kill -INT {os.getpid()}", "exec sleep 600"])
     with suppress(KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
         launched(slurm.Slurm(job, messages(settings)), {})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while queued := subprocess.check_output(["squeue", "--noheader", "--format=%T"], text=True):
         assert time.monotonic() < deadline, queued
         time.sleep(0.5)
@@ -490,8 +490,7 @@ def ray_cluster() -> Iterator[str]:
     pytest.importorskip("dagster_ray", reason="needs agent-pipeline[ray]")
     jobs = pytest.importorskip("ray.job_submission", reason="needs agent-pipeline[ray]")
     ray = Path(sys.executable).with_name("ray")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     head = [
         ray,
         "start",

@@ -1,6 +1,5 @@
 """Settings: from the file and the environment, and never a misspelt one in silence."""
 
-import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError, disk_sentence
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sources import Location
+from agent_pipeline_tests.interruptions import run_python
 
 AIRLINE = PartitionKey("tau", "airline")
 
@@ -261,25 +261,34 @@ def test_the_pools_of_a_new_home_are_limited_before_its_first_run(toml, monkeypa
         }
 
 
+SIX_SHELLS = """
+import multiprocessing
+from agent_pipeline.cli.instance import open_instance
+
+context = multiprocessing.get_context("fork")
+together = context.Barrier(6)
+
+def open_together():
+    together.wait()
+    with open_instance():
+        pass
+
+shells = [context.Process(target=open_together) for _ in range(6)]
+for shell in shells:
+    shell.start()
+for shell in shells:
+    shell.join()
+print([shell.exitcode for shell in shells])
+"""
+"""Forks of a process without threads: a fork of the test's process may wait for ever for a lock."""
+
+
 @pytest.mark.slow
 def test_processes_that_open_a_new_home_at_once_all_open_it(toml, monkeypatch):
     """Two shells on a first day: most of such processes ended in Dagster's half-made tables."""
     toml("")
     monkeypatch.setenv("DAGSTER_HOME", "")
-    forks = multiprocessing.get_context("fork")
-    together = forks.Barrier(6)
-
-    def opened() -> None:
-        together.wait()
-        with open_instance():
-            pass
-
-    processes = [forks.Process(target=opened) for _ in range(6)]
-    for each in processes:
-        each.start()
-    for each in processes:
-        each.join()
-    assert [each.exitcode for each in processes] == [0] * 6
+    assert run_python(SIX_SHELLS) == "[0, 0, 0, 0, 0, 0]\n"
 
 
 def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_none():

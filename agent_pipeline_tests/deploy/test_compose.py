@@ -22,7 +22,8 @@ from agent_pipeline.cli.instance import open_instance
 from agent_pipeline.cli.running import dev, webserver
 from agent_pipeline.errors import SettingsError
 from agent_pipeline_tests.conftest import REPOSITORY, SAMPLE
-from agent_pipeline_tests.postgres import cluster, free_port
+from agent_pipeline_tests.ports import free_port
+from agent_pipeline_tests.postgres import cluster
 
 AGENT = "shop/intern"
 ASSETS = ["sessions", "judged_sessions"]

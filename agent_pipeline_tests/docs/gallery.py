@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_pipeline.cli.instance import WORKSPACE
-from agent_pipeline_tests.browser import Tab, tab
+from agent_pipeline_tests.browser import Tab, start_browser
 from agent_pipeline_tests.docs.pages import REPOSITORY
-from agent_pipeline_tests.postgres import free_port
+from agent_pipeline_tests.ports import free_port
 
 AGENT = "shop/support"
 WIDTH = 1440
@@ -144,7 +144,11 @@ def main(demo: Path, names: list[str]) -> None:
             chosen = [shot for shot in shots if not names or shot.name in names]
             if not chosen:
                 continue
-            with running(folder, *command) as address, tab(folder / command[0]) as browser:
+            with (
+                running(folder, *command) as address,
+                start_browser(folder / command[0]) as started,
+                started.tab() as browser,
+            ):
                 for shot in chosen:
                     take(browser, address, shot, pictures)
 

@@ -29,7 +29,7 @@ from agent_pipeline.reports.page import (
 )
 from agent_pipeline.reports.page_items import variant_items
 from agent_pipeline.reports.replay_report import ReplayFigures
-from agent_pipeline_tests.browser import Elements, opened, tab
+from agent_pipeline_tests.browser import Elements, Tab
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, report_on, samples
 
 HOSTILE = (
@@ -129,18 +129,21 @@ def test_controls_that_hide_or_turn_text_around_are_seen() -> None:
     )
 
 
-def test_no_script_of_a_session_runs_in_a_browser(tmp_path: Path) -> None:
+def test_no_script_of_a_session_runs_in_a_browser(tmp_path: Path, tab: Tab) -> None:
     text = " ".join(HOSTILE)
     page = page_of(hostile_items(text), text)
     # As if the template had forgotten to escape: the policy names the page's own script and no other.
     (tmp_path / "report.html").write_text(
         page.replace("</h1>", f"</h1>{HOSTILE[0]}{HOSTILE[1]}", 1), encoding="utf-8"
     )
-    dom = opened((tmp_path / "report.html").as_uri(), tmp_path / "profile")
-    assert "<title>taken" not in dom and "3 of 3 shown" in dom
+    tab.open((tmp_path / "report.html").as_uri())
+    assert tab.wait_for("document.body.innerText.includes('3 of 3 shown')")
+    assert "<title>taken" not in tab.html()
 
 
-def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(tmp_path: Path) -> None:
+def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(
+    tmp_path: Path, tab: Tab
+) -> None:
     items = differing_turns(split_of(CALLS, GOOD), {})
     assert {(item.turn_class, item.outcome) for item in items} == {("answer", "lost")}
     items += differing_turns(split_of(GOOD), {})
@@ -156,8 +159,10 @@ def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(tmp_path:
         "#text=TASK+T41%2C": 2,
     }
     for chosen, count in shown.items():
-        dom = opened((tmp_path / "report.html").as_uri() + chosen, tmp_path / "profile")
-        listed = [each for tag, each in Elements(dom).found if each.get("class") == "item"]
+        tab.open("about:blank")
+        tab.open((tmp_path / "report.html").as_uri() + chosen)
+        dom = tab.html()
+        listed = [each for name, each in Elements(dom).found if each.get("class") == "item"]
         assert [len(listed), sum("hidden" not in each for each in listed)] == [90, count], chosen
         assert f"{count} of 90 shown" in dom
 
@@ -347,21 +352,19 @@ def test_curve() -> None:
     assert draw_curve("loss", [(0, math.nan), (1, 1.0)]) is None
 
 
-def test_page_is_short(tmp_path: Path) -> None:
+def test_page_is_short(tmp_path: Path, tab: Tab) -> None:
     """A page with 500 turns is a list of one line per turn, not 57,000 pixels long."""
     items = [
         replace(item, anchor=f"turn-{number}")
         for number, item in enumerate(differing_turns(split_of(CALLS, GOOD), {}) * 9)
     ][:MOST_TURNS]
     (tmp_path / "report.html").write_text(page_of(items), encoding="utf-8")
-    with tab(tmp_path / "profile") as browser:
-        browser.open((tmp_path / "report.html").as_uri())
-        browser.wait_for("document.getElementById('count')?.textContent.startsWith('50 of')")
-        height = browser.evaluate("document.documentElement.scrollHeight")
-        assert 1_000 < height < 4_500
-        # A link to a turn that is not among the first opens it.
-        browser.open((tmp_path / "report.html").as_uri() + "#turn-450")
-        browser.open("about:blank")
-        browser.open((tmp_path / "report.html").as_uri() + "#turn-450")
-        browser.wait_for("document.getElementById('turn-450')?.hidden === false")
-        browser.wait_for("document.querySelector('#turn-450 details').open")
+    tab.open((tmp_path / "report.html").as_uri())
+    tab.wait_for("document.getElementById('count')?.textContent.startsWith('50 of')")
+    height = tab.evaluate("document.documentElement.scrollHeight")
+    assert 1_000 < height < 4_500
+    # A link to a turn that is not among the first opens it.
+    tab.open("about:blank")
+    tab.open((tmp_path / "report.html").as_uri() + "#turn-450")
+    tab.wait_for("document.getElementById('turn-450')?.hidden === false")
+    tab.wait_for("document.querySelector('#turn-450 details').open")

@@ -5,16 +5,19 @@ The converter recognises a tokenizer by what it makes of a fixed text, so a voca
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent_pipeline.errors import ExportError
+from agent_pipeline.export import converter
 from agent_pipeline.export.converter import find_converter
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer, read_renderer
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.loading import load_model
+from agent_pipeline_tests.export.forked_converter import ForkedConverter
 
 TOOLS = [
     {
@@ -110,6 +113,33 @@ def needs_converter() -> None:
         find_converter()
     except ExportError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def converter_process(needs_converter: None) -> Iterator[ForkedConverter]:
+    """A process that converts models in forks of itself."""
+    process = ForkedConverter()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def forked_converter(converter_process: ForkedConverter) -> Iterator[None]:
+    """Let this process convert models in forks, which have the imports."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(converter, "run", converter_process.run)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(once, tiny, converter_process: ForkedConverter) -> Path:
+    """The random Llama as an f16 file. Tests only read it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(converter, "run", converter_process.run)
+        return (
+            once("tiny-gguf", lambda folder: converter.convert(tiny["base"], folder / "a.gguf"))
+            / "a.gguf"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from agent_pipeline_tests.models.test_chat_templates import TOOLS
 from agent_pipeline_tests.models.test_json_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 from agent_pipeline_tests.tiny import with_jinja
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 AMOUNTS = {
     "type": "object",

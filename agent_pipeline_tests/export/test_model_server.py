@@ -11,26 +11,23 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.export.gguf_export import base_gguf
 from agent_pipeline.export.llama import ListenAt
 from agent_pipeline.export.model_server import RunningServer, Served, serve_model
 from agent_pipeline.export.quantizer import find_tool
 from agent_pipeline.export.serving_folder import Form
-from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline_tests.postgres import free_port
+from agent_pipeline_tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 NAME = "shop/support"
 
 
 @pytest.fixture
-def served(tiny: dict[str, Path], tmp_path: Path) -> Served:
+def served(tiny_gguf: Path, tmp_path: Path) -> Served:
     """A tiny model, and a preset that names it."""
-    model = base_gguf(BaseModel("tiny", tiny["base"], ""), tmp_path / "bases")
     preset = tmp_path / "llama-server.ini"
-    preset.write_text(f"version = 1\n\n[{NAME}]\nmodel = {model}\nctx-size = 512\n", "utf-8")
-    return Served(NAME, Form(model), 512, preset)
+    preset.write_text(f"version = 1\n\n[{NAME}]\nmodel = {tiny_gguf}\nctx-size = 512\n", "utf-8")
+    return Served(NAME, Form(tiny_gguf), 512, preset)
 
 
 def ask(server: RunningServer, key: str = "") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -20,8 +19,9 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.promotion.champions import promote, rollback, serve_champion
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline_tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 FIRST, SECOND = PartitionKey("shop", "first"), PartitionKey("shop", "second")
 ASKED = [{"role": "user", "content": "x"}]
@@ -59,9 +59,7 @@ def server(tmp_path):
     running = []
 
     def start(preset: Path) -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         command = [
             str(program),
             "--models-preset",

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.datasets.requests import REQUESTS_FILE, describe_requests
-from agent_pipeline.export.converter import convert
 from agent_pipeline.export.model_server import RunningServer
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve_champion
@@ -24,9 +23,9 @@ from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
-from agent_pipeline_tests.postgres import free_port
+from agent_pipeline_tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 KEY = PartitionKey("shop", "support")
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
@@ -43,13 +42,13 @@ ROWS = [
 ]
 
 
-def make_champion(lake: Lake, base: Path) -> Artifact:
-    """A champion whose GGUF file is a tiny base model."""
+def make_champion(lake: Lake, gguf: Path) -> Artifact:
+    """A champion with this GGUF file."""
     files = {REQUESTS_FILE: msgspec.json.encode(describe_requests(ROWS)).decode()}
     adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, files)
     made_from = {"adapter": adapter.identity}
     building = lake.building(EXPORT, KEY, hash_json(made_from))
-    convert(base, building / "model-f16.gguf")
+    shutil.copyfile(gguf, building / "model-f16.gguf")
     (building / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
     report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 512}}
     export = lake.finish(EXPORT, KEY, hash_json(made_from), building, made_from, report)
@@ -60,7 +59,7 @@ def make_champion(lake: Lake, base: Path) -> Artifact:
 
 
 @pytest.fixture
-def served(tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def served(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose agent has a champion."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
@@ -69,7 +68,7 @@ def served(tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "agent_pipeline.evaluation.agent_prompt.read_prompt_rows", lambda lake, key: ROWS
     )
     monkeypatch.setattr("agent_pipeline.evaluation.heldout.heldout_rows", lambda lake, key: ROWS)
-    make_champion(Lake(str(tmp_path / "lake"), tmp_path / "cache"), tiny["base"])
+    make_champion(Lake(str(tmp_path / "lake"), tmp_path / "cache"), tiny_gguf)
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline_tests.export.test_conversations import CONVERSATION, PAY, write_parrot
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def finished(tiny, needs_converter, tmp_path) -> SFTTrainingResult:
+def finished(tiny, forked_converter, tmp_path) -> SFTTrainingResult:
     """A training's result over a model whose tokenizer the converter knows."""
     folder = tmp_path / "model"
     shutil.copytree(tiny["base"], folder)

@@ -12,7 +12,7 @@ from agent_pipeline_tests.families.subjects import ALL_SUBJECTS, SUBJECTS, Subje
 from agent_pipeline_tests.families.table import DOC, line, read_page
 from agent_pipeline_tests.families.trl_comparison import trl_line
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_converter")]
 
 
 ALWAYS = ("Qwen3, thinking or not", "Llama 3.1", "Gemma 3")

@@ -37,6 +37,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import CHOSEN_MODEL
 from agent_pipeline.sources import open_sources, parse_location, readers
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.ports import free_port
 
 ENVIRONMENT = Path.home() / ".cache" / "agent-pipeline-tests" / "litellm"
 PROXY = ENVIRONMENT / "bin" / "litellm"
@@ -176,8 +177,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
     champion, large = Stub(say("small")), Stub(say("large"))
     servers = [champion.start(), large.start()]
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
-        port = free.server_port
+    port = free_port()
     lake = Lake(str(folder / "lake"), folder / "cache")
     running = Gateway(f"http://127.0.0.1:{port}", lake, champion, large, folder / "log")
     running.rules()

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline_tests.cli.forked import Server
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.governance.private_values import (
     PrivateValues,
@@ -66,21 +67,26 @@ def test_outputs(
         environment = os.environ | settings(
             tmp_path, outside, store, convertible_base, values, judge, people
         )
-        output, codes = b"", {}
-        for arguments in (["materialize", str(KEY), *QUICK], *COMMANDS):
-            done = subprocess.run(
-                [sys.executable, "-m", "agent_pipeline.cli.app", *arguments],
-                env=environment,
-                cwd=tmp_path,
-                capture_output=True,
-                check=False,
-            )
-            output += f"\n$ {arguments}\n".encode() + done.stdout + done.stderr
-            codes[arguments[0]] = done.returncode
-        (tmp_path / "output.txt").write_bytes(output)
+        materialize = ["materialize", str(KEY), *QUICK]
+        done = subprocess.run(
+            [sys.executable, "-m", "agent_pipeline.cli.app", *materialize],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        outputs, codes = [f"$ {materialize}", done.stdout, done.stderr], [done.returncode]
+        server = Server(outside / "home")
+        for arguments in COMMANDS:
+            done = server.run(arguments, tmp_path, environment, outside)
+            outputs += [f"$ {arguments}", done.stdout, done.stderr]
+            codes.append(done.returncode)
+        server.close()
+        (tmp_path / "output.txt").write_text("\n".join(outputs), encoding="utf-8")
         requests = json.dumps([judge.requests, people.requests])
     (tmp_path / "requests.json").write_text(requests)
-    assert not any(codes.values()), (codes, output.decode()[-2000:])
+    assert not any(codes), (codes, "\n".join(outputs)[-2000:])
     written = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert written >= {
         "review.csv", "adapter.eval", "episodes.jsonl", "report.html", "README.md", "Modelfile", "llama-server.ini",

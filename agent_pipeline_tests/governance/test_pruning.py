@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import msgspec
@@ -182,16 +183,25 @@ def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exports, named, promoted = [night(lake, number) for number in range(3)], pruning._named, []
+    verify, verified = Lake.verify, Event()
 
     def then_somebody_promotes(*given: Any) -> set[str]:
         stays = named(*given)
         if not promoted:
             promoted.append(pool.submit(promote, lake, KEY, exports[0].identity))
+            assert verified.wait(300), "the export was there when it was to be promoted"
             with suppress(TimeoutError):
                 promoted[0].result(timeout=0.5)
         return stays
 
+    def then_tell(*given: Any) -> Any:
+        artifact = verify(*given)
+        if current_thread() is not main_thread():
+            verified.set()
+        return artifact
+
     with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patched:
+        patched.setattr(Lake, "verify", then_tell)
         # Only under the lock of the partition, when the names are read for the last time.
         patched.setattr(
             Lake,

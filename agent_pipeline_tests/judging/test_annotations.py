@@ -1,6 +1,5 @@
 """The label file of a review: whole lines whatever happens, and the agreement of annotators."""
 
-import multiprocessing
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -22,6 +21,7 @@ from agent_pipeline.judging.annotations import (
     read_annotations,
 )
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline_tests.interruptions import run_python
 
 KEY = PartitionKey("shop", "support")
 
@@ -103,22 +103,32 @@ def test_torn_line(tmp_path_factory: pytest.TempPathFactory, torn: bytes) -> Non
     )
 
 
-def _append_many(path: Path, annotator: str) -> None:
+FOUR_WRITERS = """
+import multiprocessing, sys
+from pathlib import Path
+from agent_pipeline_tests.judging.test_annotations import annotation, append_annotation
+
+def append_many(path, annotator):
     for index in range(100):
         append_annotation(path, annotation(f"s{index}", "acceptable", annotator, reason="x" * 3000))
+
+context = multiprocessing.get_context("fork")
+path, *names = sys.argv[1:]
+writers = [context.Process(target=append_many, args=(Path(path), name)) for name in names]
+for writer in writers:
+    writer.start()
+for writer in writers:
+    writer.join()
+print([writer.exitcode for writer in writers])
+"""
+"""Forks of a process without threads: a fork of the test's process may wait for ever for a lock."""
 
 
 def test_concurrent_annotators(tmp_path: Path) -> None:
     """Four processes that append at the same time lose nothing."""
     path = find_review_file(tmp_path)
     names = ["ana", "ben", "cleo", "dan"]
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_append_many, args=(path, name)) for name in names]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(120)
-        assert writer.exitcode == 0
+    assert run_python(FOUR_WRITERS, str(path), *names) == "[0, 0, 0, 0]\n"
     assert {name: len(read_annotations(path, KEY)[name]) for name in names} == dict.fromkeys(
         names, 100
     )

@@ -14,7 +14,6 @@ from agent_pipeline.judging.review import REVIEW_COLUMNS, sample_sessions, write
 from agent_pipeline.judging.turn_facts import find_turn_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.transcript import format_transcript
-from agent_pipeline_tests.browser import opened
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
 
 GOOD, BAD = {"verdict": "acceptable", "reason": "fine"}, {"verdict": "unacceptable", "reason": ""}
@@ -180,7 +179,7 @@ def test_the_page_holds_what_it_shows_as_data_only(tmp_path):
     assert "http" not in re.sub(r'http-equiv="[^"]*"', "", page)  # it loads nothing
 
 
-def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
+def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path, tab):
     path = tmp_path / "review.html"
     write_review(
         path,
@@ -193,7 +192,8 @@ def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
     path.write_text(
         path.read_text(encoding="utf-8").replace("</html>", f"{script}</html>"), encoding="utf-8"
     )
-    dom = opened(path.as_uri(), tmp_path / "profile")
+    tab.open(path.as_uri())
+    dom = tab.html()
     assert "1 of 2 judged" in dom and "<title>Review of sessions</title>" in dom
     assert dom.count("<article") == 2 and 'class="done"' in dom
     assert "&lt;img src=x" in dom and "<img" not in dom.replace("\\u003cimg", "")

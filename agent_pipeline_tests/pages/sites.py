@@ -1,7 +1,6 @@
 """A lake with sessions, and the pages of this lake on a real server."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import JUDGED, make_session_row, to_table
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.ports import free_port
 
 KEY = PartitionKey("shop", "support")
 
@@ -53,9 +53,7 @@ def serving(folder: Path, *command: str) -> Iterator[tuple[str, subprocess.Popen
 
     The address and the process are yielded once the server answers.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "pipeline.toml").touch()
     environment = os.environ | {
         "AGENT_PIPELINE_LAKE": str(folder / "lake"),
@@ -71,7 +69,7 @@ def serving(folder: Path, *command: str) -> Iterator[tuple[str, subprocess.Popen
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while True:
             assert process.poll() is None and time.monotonic() < until, "no server"
             try:

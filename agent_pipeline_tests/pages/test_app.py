@@ -27,7 +27,7 @@ from agent_pipeline.reports.episode_report import PlayerFigures, Share
 from agent_pipeline.reports.rendering import SERVED_POLICY, STORED_POLICY
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests import lakes
-from agent_pipeline_tests.browser import Elements, Tab, opened, tab
+from agent_pipeline_tests.browser import Elements, Tab
 from agent_pipeline_tests.evaluation import test_page as evaluation_page
 from agent_pipeline_tests.judging.sessions import calls, result
 from agent_pipeline_tests.pages.sites import KEY, judged_row, put_judged, serving
@@ -192,7 +192,7 @@ def test_same_elements(lake: Lake, client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path: Path, tab: Tab) -> None:
     """The pages as single files load nothing, lead to each other, and run no session's script."""
     from agent_pipeline.pages.files import write_pages
 
@@ -216,7 +216,8 @@ def test_files(tmp_path: Path) -> None:
     # As if a template had forgotten to escape: the policy names the page's own script only.
     file = tmp_path / "out" / str(links[0])
     file.write_text(file.read_text("utf-8").replace("<main>", f"<main>{HOSTILE[0]}{HOSTILE[1]}", 1))
-    assert "data-taken" not in opened(file.as_uri(), tmp_path / "profile").split("<body>")[0]
+    tab.open(file.as_uri())
+    assert "data-taken" not in tab.html().split("<body>")[0]
 
 
 def put_episodes(lake: Lake, text: str, players: Sequence[str] = ("base", "model")) -> None:
@@ -332,10 +333,8 @@ def open_and_touch(browser: Tab, address: str) -> None:
     """Open a page and everything in it, and check that no script of a session ran."""
     taken = "document.documentElement.dataset.taken ?? (document.title === 'taken' ? 'yes' : 'no')"
     browser.open(address)
-    browser.wait_for(
-        f"document.readyState === 'complete' && location.href === {json.dumps(address)}"
-        " && !!document.querySelector('main, h1')"
-    )
+    assert browser.evaluate("location.href") == address
+    assert browser.evaluate("!!document.querySelector('main, h1')")
     browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
     browser.evaluate(
         "document.querySelectorAll('*').forEach(e => { e.focus?.(); "
@@ -346,18 +345,18 @@ def open_and_touch(browser: Tab, address: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_script_runs(tmp_path: Path) -> None:
+def test_no_script_runs(tmp_path: Path, tab: Tab) -> None:
     """In a real browser, no script of a session runs, whatever is opened, focused and touched."""
     paths = put_hostile_pages(Lake(str(tmp_path / "lake")))
-    with serving(tmp_path, "pages") as (address, _), tab(tmp_path / "profile") as browser:
+    with serving(tmp_path, "pages") as (address, _):
         for path in paths:
-            open_and_touch(browser, address + path)
-            hrefs = browser.evaluate("[...document.links].map(link => link.protocol)")
+            open_and_touch(tab, address + path)
+            hrefs = tab.evaluate("[...document.links].map(link => link.protocol)")
             assert set(hrefs) <= {"http:"}, path
 
 
 @pytest.mark.slow
-def test_no_script_runs_in_files(tmp_path: Path) -> None:
+def test_no_script_runs_in_files(tmp_path: Path, tab: Tab) -> None:
     """The same pages as single files run no script of a session, either."""
     from agent_pipeline.pages.files import write_pages
 
@@ -367,9 +366,8 @@ def test_no_script_runs_in_files(tmp_path: Path) -> None:
     files = {path.name for path in folder.glob("*.html")}
     kinds = {"sessions", "night", "evaluation", "decision", "episodes", "production"}
     assert {name.removesuffix(".html") for name in files if "session-" not in name} == kinds
-    with tab(tmp_path / "profile") as browser:
-        for path in sorted(folder.glob("*.html")):
-            open_and_touch(browser, path.as_uri())
+    for path in sorted(folder.glob("*.html")):
+        open_and_touch(tab, path.as_uri())
 
 
 @pytest.mark.parametrize("players", [("base", "model"), ("model",)])

@@ -16,7 +16,7 @@ from agent_pipeline.judging.annotations import read_annotations
 from agent_pipeline.pages.app import make_app
 from agent_pipeline.pages.desk import ReviewOptions
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.browser import Tab, tab
+from agent_pipeline_tests.browser import Tab
 from agent_pipeline_tests.judging.sessions import calls, result
 from agent_pipeline_tests.pages.sites import KEY, judged_row, put_judged, serving
 
@@ -132,7 +132,7 @@ class Keyboard:
 
 
 @pytest.mark.slow
-def test_keyboard(tmp_path: Path) -> None:
+def test_keyboard(tmp_path: Path, tab: Tab) -> None:
     """50 sessions take 50 key presses in a real browser; a reload and a killed server lose none."""
     put_judged(Lake(str(tmp_path / "lake")), rows(60))
     (tmp_path / "pipeline.toml").write_text('labels = "labels"\n')
@@ -156,22 +156,23 @@ def test_keyboard(tmp_path: Path) -> None:
                 f" !== {json.dumps(session_id)}"
             )
 
-    with tab(tmp_path / "profile") as browser:
-        keyboard = Keyboard(browser)
-        with serving(tmp_path, *command) as (address, process):
-            began = time.monotonic()
-            review(browser, keyboard, address, 30)
-            browser.send("Page.reload")
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            # Without a server, the key does nothing, and the page says so.
-            browser.wait_for("true")
-        with serving(tmp_path, *command) as (address, process):
-            review(browser, keyboard, address, 20)
-            seconds = time.monotonic() - began
-            assert "Every session is decided" in browser.wait_for("document.body.innerText")
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+    keyboard = Keyboard(tab)
+    with serving(tmp_path, *command) as (address, process):
+        began = time.monotonic()
+        review(tab, keyboard, address, 30)
+        tab.send("Page.reload")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # Without a server, the key does nothing, and the page says so.
+        tab.wait_for("true")
+    with serving(tmp_path, *command) as (address, process):
+        review(tab, keyboard, address, 20)
+        seconds = time.monotonic() - began
+        assert "Every session is decided" in tab.wait_for(
+            "document.readyState === 'complete' && document.body.innerText"
+        )
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     assert keyboard.presses == 50
     print(f"50 sessions: {keyboard.presses} key presses, {seconds:.1f} s with a restart")
     annotations = read_annotations(tmp_path / "labels", KEY)["ana"]
@@ -190,39 +191,33 @@ PROBLEM = "getComputedStyle(document.getElementById('problem')).visibility === '
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dead", [True, False])
-def test_dead_server(tmp_path: Path, dead: bool) -> None:
+def test_dead_server(tmp_path: Path, tab: Tab, dead: bool) -> None:
     """If the server is dead or hangs, no judgment is lost silently: the page stays and says so."""
     put_judged(Lake(str(tmp_path / "lake")), rows(2))
-    with (
-        tab(tmp_path / "profile") as browser,
-        serving(tmp_path, "review", str(KEY), "--no-open") as (address, process),
-    ):
-        browser.open(f"{address}/{KEY}/review")
-        browser.wait_for(READY)
-        assert browser.evaluate("document.getElementById('problem').hidden")
+    with serving(tmp_path, "review", str(KEY), "--no-open") as (address, process):
+        tab.open(f"{address}/{KEY}/review")
+        tab.wait_for(READY)
+        assert tab.evaluate("document.getElementById('problem').hidden")
         if dead:
             process.kill()
             process.wait()
         else:
             process.send_signal(signal.SIGSTOP)
-            browser.evaluate(
+            tab.evaluate(
                 "{ const real = AbortSignal.timeout; AbortSignal.timeout = () => real.call(AbortSignal, 200); 0 }"
             )
-        Keyboard(browser).press("a")
-        browser.wait_for("!document.getElementById('problem').hidden", 20)
-        assert "Not saved" in browser.text()
+        Keyboard(tab).press("a")
+        tab.wait_for("!document.getElementById('problem').hidden")
+        assert "Not saved" in tab.text()
 
 
 @pytest.mark.slow
-def test_no_script(tmp_path: Path) -> None:
+def test_no_script(tmp_path: Path, tab: Tab) -> None:
     """A page without its script says that keys do nothing, instead of losing judgments silently."""
     put_judged(Lake(str(tmp_path / "lake")), rows(2))
-    with (
-        tab(tmp_path / "profile") as browser,
-        serving(tmp_path, "review", str(KEY), "--no-open") as (address, _),
-    ):
-        browser.send("Network.enable")
-        browser.send("Network.setBlockedURLs", urls=["*pages.js"])
-        browser.open(f"{address}/{KEY}/review")
-        browser.wait_for(f"{READY} && {PROBLEM}", 20)
-        assert "Keys and buttons do nothing" in browser.text()
+    with serving(tmp_path, "review", str(KEY), "--no-open") as (address, _):
+        tab.send("Network.enable")
+        tab.send("Network.setBlockedURLs", urls=["*pages.js"])
+        tab.open(f"{address}/{KEY}/review")
+        tab.wait_for(f"{READY} && {PROBLEM}")
+        assert "Keys and buttons do nothing" in tab.text()

@@ -45,7 +45,7 @@ def damaged(raw: bytes, seed: int) -> bytes:
 
 def must_survive(reader: type[FileSource], path: Path) -> int:
     """Read a store to its end and write it as a table; the number of sessions, 0 for a store that is refused with one sentence."""
-    began = time.monotonic()
+    began = time.process_time()  # whatever else the machine does
     rows = 0
     try:
         reader.detect(path)
@@ -66,7 +66,7 @@ def must_survive(reader: type[FileSource], path: Path) -> int:
         sentence = str(error)
         assert sentence.strip().endswith("."), sentence
         rows = 0
-    took = time.monotonic() - began
+    took = time.process_time() - began
     assert took < SECONDS, f"{path} took {took:.1f} s"
     return rows
 

@@ -296,7 +296,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.keys import PartitionKey
 with Lake(sys.argv[1]).run_of(PartitionKey("tau", "airline")):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -209,7 +209,7 @@ def test_threads(bf16, tiny_base, tmp_path, monkeypatch):
     has the threads, and the share of the measured rate that the training used."""
     if measure_product_speeds()["oneDNN"] < MIN_ONEDNN_SPEED and not bf16:
         pytest.skip("MKL is faster on this CPU, and its products depend on the threads")
-    config = TRAINING.changed(max_steps=6, precision="bfloat16" if bf16 else "float32")
+    config = TRAINING.changed(max_steps=3, precision="bfloat16" if bf16 else "float32")
     before, folders = torch.get_num_threads(), []
     for numbers in ([1], [2, 1], [1, 2, 2]):
         turns = cycle(numbers)

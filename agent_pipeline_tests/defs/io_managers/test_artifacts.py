@@ -96,7 +96,7 @@ def test_a_run_waits_for_another_of_its_partition_and_says_so(
                 assert not waiting.done()
                 time.sleep(0.05)
             assert not ran
-        assert waiting.result(timeout=60).success and ran
+        assert waiting.result(timeout=300).success and ran
     with lake.run_of(parse_key("tau/airline")):
         pass
 
