@@ -6,7 +6,7 @@ model is trained or scored belongs to that package. The tasks of coresets are in
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +27,12 @@ from agent_pipeline.compute.params import (
     TrainParams,
 )
 from agent_pipeline.compute.registry import TASKS, Result, StepResult, task
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.verdicts import count_row_verdicts, describe_unverified
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
+from agent_pipeline.redaction.surrogates import frame_of, spoken, surrogates_made_from
 from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import Message, hash_json
 from agent_pipeline.storage.artifacts import Artifact
@@ -406,7 +407,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task_key: messages for task_key, (_, messages) in sessions.items()}
     if params.surrogates:
-        recorded = _with_surrogates(recorded)
+        recorded = _with_surrogates(recorded, stored_rows)
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
     played_before = _fresh_tasks_in_store(judged, config["fresh_seed"])
     not_played: dict[str, int] = {}
@@ -508,10 +509,13 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     return build(episodes, params, Recipe("episodes", made_from, write, parents))
 
 
-def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Message]]:
+def _with_surrogates(
+    recorded: dict[str, list[Message]], stored_rows: Sequence[DatasetRow]
+) -> dict[str, list[Message]]:
     """Return recorded conversations by task, with made-up values in place of pseudonyms."""
+    tools_by_task = {row["task_key"]: row.get("tools") or [] for row in stored_rows}
     return {
-        task_key: spoken(messages, task_key, system_of(messages))
+        task_key: spoken(messages, task_key, frame_of(messages, tools_by_task.get(task_key, [])))
         for task_key, messages in recorded.items()
     }
 

@@ -33,7 +33,7 @@ from agent_pipeline.evaluation.wording import (
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
 from agent_pipeline.redaction.kinds import PSEUDONYM
-from agent_pipeline.redaction.surrogates import spoken
+from agent_pipeline.redaction.surrogates import frame_of, spoken
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool, ToolCall, dump_canonical_json
 from agent_pipeline.sessions.tables import (
@@ -96,7 +96,9 @@ TAPE = pa.schema(
             pa.string(), verdict="acceptable or unacceptable; null if nobody judged the session"
         ),
         *define_optional(
-            pa.string(), system="system message; only the first row of a session has it"
+            pa.string(),
+            system="system message, and the tools if they have pseudonyms; only the first row of a "
+            "session has it",
         ),
     ]
 )
@@ -393,7 +395,7 @@ def _rows_of_session(
     """
     state: State = ()
     messages = session.messages
-    system: str | None = "\n".join(m["content"] for m in messages if m["role"] == "system")
+    system: str | None = frame_of(messages, session.tools)
     for index, step in enumerate(list_steps(messages, session.schemas)):
         after = add_write(state, step, reads)
         is_call = step.kind == "call"

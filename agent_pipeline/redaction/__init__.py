@@ -1,7 +1,7 @@
 """Redaction: secrets and personal data are replaced by pseudonyms before a session is written.
 
 A pseudonym such as `<EMAIL_1>` or `<API_KEY_2>` has the kind of the private value and a number.
-Values are numbered in the order in which they first appear in the session. Within a session, a
+Values are numbered in the order in which they first appear in the tools and then in the messages. Within a session, a
 value always gets the same pseudonym, regardless of case and separators. So the address in a call's
 arguments still matches the address in its result. A JSON text stays valid JSON with the same
 layout; a private number in it becomes a string. Existing pseudonyms are left alone.

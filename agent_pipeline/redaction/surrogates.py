@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_pipeline.redaction.kinds import PSEUDONYM
-from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.session import encode_tools, hash_json
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -90,18 +90,19 @@ TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows of a dataset with surrogates, as a model reads them.
 
-    A pseudonym gets the same surrogate in all rows of a task. If the system prompt contains the
-    pseudonym, it gets the same surrogate in all rows with this system prompt. Relations are kept:
+    A pseudonym gets the same surrogate in all rows of a task. If the system prompt or the tools
+    contain the pseudonym, it gets the same surrogate in all rows with these prompts and tools. Relations are kept:
     an address is built from its owner's names, and the last digits of a card match its made-up
     number. A row without pseudonyms is yielded unchanged, as the same object.
     """
     for row in rows:
         stored: Mapping[str, Any] = row
         texts = {name: stored[name] for name in TEXTS if stored.get(name)}
-        system = system_of(message for messages in texts.values() for message in messages)
-        seen = {
-            name: spoken(messages, stored["task_key"], system) for name, messages in texts.items()
-        }
+        messages_of_row = [message for messages in texts.values() for message in messages]
+        if stored.get("tools"):
+            texts["tools"] = stored["tools"]
+        frame = frame_of(messages_of_row, texts.get("tools", ()))
+        seen = {name: spoken(parts, stored["task_key"], frame) for name, parts in texts.items()}
         yield row if seen == texts else cast(Row, {**stored, **seen})
 
 
@@ -111,11 +112,11 @@ def surrogates_made_from(
     """Return the manifest entry for the surrogates, or an empty dict if models read the stored rows
     unchanged.
     """
-    shown = [
-        {name: new[name] for name in TEXTS if name in new}
-        for old, new in zip(stored, seen, strict=True)
-        if new is not old
-    ]
+    shown = []
+    for old, new in zip(stored, seen, strict=True):
+        if new is not old:
+            names = (*TEXTS, "tools") if new.get("tools") != old.get("tools") else TEXTS
+            shown.append({name: new[name] for name in names if name in new})
     return {"surrogates_sha256": hash_json(shown)} if shown else {}
 
 
@@ -126,18 +127,27 @@ def system_of(messages: Iterable[Mapping[str, object]]) -> str:
     )
 
 
-def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str) -> list[Any]:
+def frame_of(messages: Iterable[Mapping[str, object]], tools: Sequence[object] = ()) -> str:
+    """Return the text of a conversation's frame: its system messages, and its tools.
+
+    Tools without pseudonyms are left out.
+    """
+    system, tools_text = system_of(messages), encode_tools(tools).decode()
+    return f"{system}\n{tools_text}" if PSEUDONYM.search(tools_text) else system
+
+
+def spoken(messages: Sequence[Mapping[str, object]], task_key: str, frame: str) -> list[Any]:
     """Return the messages of a task with surrogates.
 
     Args:
-        messages: The messages, which may be a part of the conversation.
+        messages: The messages, which may be a part of the conversation, or its tools.
         task_key: The task. The surrogates depend on it.
-        system: The system messages' text in the whole conversation.
+        frame: The frame of the whole conversation (`frame_of`).
     """
 
     def value(match: re.Match[str]) -> str:
         return (
-            _surrogate(match["kind"], int(match["number"]), match["part"] or "", system, task_key)
+            _surrogate(match["kind"], int(match["number"]), match["part"] or "", frame, task_key)
             or match.group()
         )
 
@@ -151,16 +161,16 @@ def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str)
     return [replaced(message) for message in messages]
 
 
-def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) -> str | None:
+def _surrogate(kind: str, number: int, part: str, frame: str, task_key: str) -> str | None:
     """Return the made-up value of a pseudonym, or None if its kind has no made-up values.
 
-    A value that occurs in the system message is the same in all tasks.
+    A value that occurs in the frame is the same in all tasks.
 
     Args:
         kind: The kind of the pseudonym.
         number: The number of the pseudonym.
         part: The part of the value that the pseudonym stands for; empty for the whole value.
-        system: The text of the system messages.
+        frame: The text of the system messages and the tools.
         task_key: The task.
     """
     if kind not in VALUES:
@@ -169,11 +179,11 @@ def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) ->
         owner = _OWNER.match(part)
         first, last = (int(owner[1]), int(owner[2])) if owner else (2 * number - 1, 2 * number)
         names = [
-            _whole(_scope("NAME", name, system, task_key), "NAME", name) for name in (first, last)
+            _whole(_scope("NAME", name, frame, task_key), "NAME", name) for name in (first, last)
         ]
-        value = address(_seeded(kind, number, _scope(kind, number, system, task_key)), *names)
+        value = address(_seeded(kind, number, _scope(kind, number, frame, task_key)), *names)
     else:
-        value = _whole(_scope(kind, number, system, task_key), kind, number)
+        value = _whole(_scope(kind, number, frame, task_key), kind, number)
     return _part(value, part)
 
 
@@ -181,17 +191,17 @@ def _whole(scope: str, kind: str, number: int) -> str:
     return VALUES[kind](_seeded(kind, number, scope), number)
 
 
-def _scope(kind: str, number: int, system: str, task_key: str) -> str:
-    return system if (kind, number) in _said_by(system) else task_key
+def _scope(kind: str, number: int, frame: str, task_key: str) -> str:
+    return frame if (kind, number) in _said_by(frame) else task_key
 
 
 @lru_cache(maxsize=256)
-def _said_by(system: str) -> frozenset[tuple[str, int]]:
-    """Return the kind and the number of each pseudonym in a system message, and of the names of the
-    address owners.
+def _said_by(frame: str) -> frozenset[tuple[str, int]]:
+    """Return the kind and the number of each pseudonym in a frame, and of the names of the address
+    owners.
     """
     values = set()
-    for match in PSEUDONYM.finditer(system):
+    for match in PSEUDONYM.finditer(frame):
         number, owner = int(match["number"]), _OWNER.match(match["part"] or "")
         values.add((match["kind"], number))
         if match["kind"] == "EMAIL":

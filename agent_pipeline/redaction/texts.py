@@ -34,10 +34,11 @@ def rewrite(session: Session, change: Callable[[str], str]) -> None:
     """Replace every text of a session by `change(text)`.
 
     Messages and tools may be shared between sessions. They are replaced by new objects and never
-    changed in place.
+    changed in place. Tools come first, because pseudonyms are numbered in this order: equal tools
+    then stay equal in all sessions, whatever the users say.
     """
-    session.messages = [_changed_message(message, change) for message in session.messages]
     session.tools = _changed(session.tools, change)
+    session.messages = [_changed_message(message, change) for message in session.messages]
     session.reasoning = _changed(session.reasoning, change)
     session.context = _changed(session.context, change)
     session.error = change(session.error) if session.error else session.error

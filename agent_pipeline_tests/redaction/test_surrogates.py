@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.compute.params import common_params
@@ -71,6 +71,71 @@ def test_what_is_called_is_what_the_user_gave():
         == json.loads(shown["messages"][3]["content"])["customer"]["email"]
     )
     assert "@" in given_by_user and not PSEUDONYM.search(json.dumps(shown))
+
+
+MAIL_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "send_mail",
+            "description": "Send a mail, for example to ana.lopez@gmail.com.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "sender": {"type": "string", "enum": ["sales@corner.io", "help@corner.io"]}
+                },
+            },
+        },
+    }
+]
+
+
+@given(st.lists(st.sampled_from(["eva@corner.io", "otto@corner.io", "help@corner.io"]), max_size=3))
+@settings(max_examples=20)
+def test_values_of_the_tools(said):
+    """A value that the tools allow is the value of the call, and equal tools stay equal.
+
+    The number of a pseudonym in the tools was that of the conversation: two trials of one task had
+    different tools. The call had a made-up value, and the tools still had the pseudonym.
+    """
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "send_mail", "arguments": '{"sender": "help@corner.io"}'},
+    }
+    chats = [
+        [
+            {"role": "user", "content": f"I am {' and '.join(addresses) or 'nobody'}."},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        for addresses in (said, [])
+    ]
+    sessions = [
+        Session(
+            session_id=str(number),
+            project="p",
+            agent="a",
+            source="test",
+            messages=chat,
+            tools=MAIL_TOOLS,
+        )
+        for number, chat in enumerate(chats)
+    ]
+    redactor = Redactor(RedactionOptions())
+    for session in sessions:
+        redactor.redact(session)
+    assert sessions[0].tools == sessions[1].tools != MAIL_TOOLS
+    first, second = seen(
+        *(row(str(n), messages=s.messages) | {"tools": s.tools} for n, s in enumerate(sessions))
+    )
+    assert first["tools"] == second["tools"]
+    assert not PSEUDONYM.search(json.dumps(first))
+    function = first["tools"][0]["function"]
+    allowed = function["parameters"]["properties"]["sender"]["enum"]
+    arguments = json.loads(first["messages"][1]["tool_calls"][0]["function"]["arguments"])
+    assert arguments["sender"] == allowed[1] != allowed[0]
+    old = surrogates_made_from([row()], seen(row()))
+    assert old == surrogates_made_from([row() | {"tools": []}], seen(row() | {"tools": []}))
 
 
 def test_another_task_has_other_values_and_another_trial_of_it_the_same():
