@@ -2,7 +2,9 @@
 
 A model that always sees the same tools learns their places in the prompt, and calls an unknown tool
 that stands in such a place. A tool may be added only if the agent was right not to call it. So a
-tool is added only if no text of the row mentions the subject of the tool.
+tool is added only if no text of the row mentions the subject of the tool. No tool is added if the
+agent refused before it called any tool: it may have refused because it lacked the tool, and a
+request for a tool need not name its subject ("Will it rain?").
 """
 
 import re
@@ -13,7 +15,8 @@ from agent_pipeline.datasets.masking import list_row_texts
 from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.datasets.tool_names import have_same_meaning, list_readable_names, split_name
 from agent_pipeline.json_types import JsonObject
-from agent_pipeline.sessions.session import Tool, ToolFunction, hash_json, list_calls
+from agent_pipeline.sessions.session import Message, Tool, ToolFunction, hash_json, list_calls
+from agent_pipeline.sessions.turn_class import classify_turn
 
 MOST_EXTRA_TOOLS = 3
 """Maximum number of tools that are added to a row."""
@@ -97,7 +100,8 @@ def collect_tools(rows: Iterable[DatasetRow]) -> list[Tool]:
 def add_tools(row: DatasetRow, pool: Sequence[Tool], seed: str) -> DatasetRow:
     """Return a row with up to three more tools that the agent did not need.
 
-    A row without tools is returned unchanged. If no tool of the row has a description, the added
+    A row without tools is returned unchanged, and a row in which the agent refuses before its first
+    call. If no tool of the row has a description, the added
     tools have none. Rows with the same tools get the same extra tools from the same seed, except
     for tools that their texts are about.
 
@@ -108,6 +112,8 @@ def add_tools(row: DatasetRow, pool: Sequence[Tool], seed: str) -> DatasetRow:
     """
     tools = row.get("tools") or []
     if not tools or not all("function" in tool for tool in tools):
+        return row
+    if _refuses_without_a_call(row["messages"]):
         return row
     rng = Random(seed)
     wanted = rng.randint(1, MOST_EXTRA_TOOLS)
@@ -162,6 +168,16 @@ def _drop_descriptions(parameters: JsonObject) -> JsonObject:
             schema = {key: value for key, value in schema.items() if key != "description"}
         bare[name] = schema
     return {**parameters, "properties": bare}
+
+
+def _refuses_without_a_call(messages: Sequence[Message]) -> bool:
+    """Return whether the agent refuses something before its first call."""
+    for message in messages:
+        if message.get("tool_calls"):
+            return False
+        if message["role"] == "assistant" and classify_turn(message) == "cannot":
+            return True
+    return False
 
 
 def _find_stems(texts: Iterable[str]) -> set[str]:

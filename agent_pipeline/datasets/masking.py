@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from agent_pipeline.datasets.tool_names import (
     is_plain_word,
     list_readable_names,
     make_random_name,
+    split_name,
 )
 from agent_pipeline.sessions.json_text import has_repeated_key, parse_json
 from agent_pipeline.sessions.session import (
@@ -53,6 +55,11 @@ _PLAIN_SCHEMA_KEYS = {
     *("title", "description", "$schema", "strict"),
 }
 """Keys of an object schema whose meaning survives new names of its properties."""
+
+_IDENTIFIER = re.compile(r"[^\W\d_][\w-]*")
+"""A word in a text that may be the name of a tool or a parameter, in any style."""
+
+_MARKDOWN_ESCAPE = re.compile(r"\\([_*`-])")
 
 _SEPARATORS = ((", ", ": "), (",", ":"), (", ", ":"), (",", ": "))
 
@@ -191,15 +198,29 @@ class _RowTexts:
         descriptions = "\n".join(
             text for tool in row.get("tools") or [] for text in _list_schema_texts(tool["function"])
         )
-        return cls(messages, descriptions)
+        return cls(_MARKDOWN_ESCAPE.sub(r"\1", messages), _MARKDOWN_ESCAPE.sub(r"\1", descriptions))
+
+    @cached_property
+    def identifiers(self) -> set[tuple[str, ...]]:
+        """Return the words of each identifier of several words, such as `findOrders`."""
+        identifiers = set()
+        for text in (self.messages, self.descriptions):
+            for identifier in set(_IDENTIFIER.findall(text)):
+                words = tuple(split_name(identifier))
+                if len(words) > 1:
+                    identifiers.add(words)
+        return identifiers
 
     def name(self, name: str) -> bool:
         """Return whether a text names a tool or a parameter, so that a new name would be false.
 
         A name that looks like a word of prose must stand in quotes or before a bracket: in "I want
-        a refund", `refund` is a word.
+        a refund", `refund` is a word. Other names count in every style (`findOrders` for
+        `find_orders`) and behind a prefix (`mcp__shop__find_orders`).
         """
-        pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
+        if tuple(split_name(name)) in self.identifiers:
+            return True
+        pattern = rf"(?<![^\W_]){re.escape(name)}(?!\w)"
         if is_plain_word(name):
             pattern = rf"[`'\"]{re.escape(name)}[`'\"]|(?<!\w){re.escape(name)}[(=]"
         return any(re.search(pattern, text) for text in (self.messages, self.descriptions))

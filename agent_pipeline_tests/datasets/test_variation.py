@@ -2,12 +2,13 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.extra_tools import GENERIC_TOOLS, add_tools
+from agent_pipeline.datasets.extra_tools import GENERIC_TOOLS, add_tools, collect_tools
 from agent_pipeline.datasets.masking import Renaming, choose_new_names, list_row_texts, rename
 from agent_pipeline.datasets.tool_names import list_readable_names, split_name
 from agent_pipeline.datasets.variation import Variation, vary_rows
@@ -160,13 +161,45 @@ def test_an_added_tool_is_about_nothing_in_the_row(row, seed):
         assert bool(tool["function"]["description"]) == has_descriptions
 
 
+@given(
+    request=st.sampled_from(["Will it rain in Rome?", "Wake me up at 7.", "Bonjour in German?"]),
+    seed=SEEDS,
+)
+def test_no_tool_for_a_refusal(request, seed):
+    """The agent lacked a tool, and said so: with such a tool, the answer would be false."""
+    tool = {"type": "function", "function": {"name": "find_orders", "parameters": {}}}
+    refusal = {"role": "assistant", "content": "Sorry, I can only look up orders."}
+    row: Any = {"messages": [{"role": "user", "content": request}, refusal], "tools": [tool]}
+    assert add_tools(row, collect_tools([row]), str(seed)) is row
+    answered = row | {"messages": [row["messages"][0], refusal | {"content": "Hello!"}]}
+    assert add_tools(answered, collect_tools([answered]), str(seed)) is not answered
+
+
+@pytest.mark.parametrize(
+    "mention",
+    ["find\\_orders", "findOrders", "find-orders", "mcp__shop__find_orders", "FindOrders"],
+)
+def test_a_name_in_another_style_stays(mention):
+    """A system prompt in Markdown writes `find\\_orders`, and a tool of that name must exist."""
+    tool = {
+        "type": "function",
+        "function": {"name": "find_orders", "description": "Find orders.", "parameters": {}},
+    }
+    prompt = {"role": "system", "content": f"First use {mention}, and then answer."}
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    row: Any = {"messages": [prompt, *said], "tools": [tool]}
+    assert not any(choose_new_names(row, str(seed)) for seed in range(20))
+    row["messages"] = said
+    assert any(choose_new_names(row, str(seed)) for seed in range(20))
+
+
 def test_a_tool_that_the_user_asks_for_is_not_added():
-    """The agent refused for want of this tool, so the row would be false."""
+    """The agent did not call it, because it had no such tool, so the row would be false."""
     row = {
         "row_id": "1",
         "messages": [
             {"role": "user", "content": "Please translate this."},
-            {"role": "assistant", "content": "Sorry, I cannot do that."},
+            {"role": "assistant", "content": "Here it is: danke."},
         ],
         "tools": [{"type": "function", "function": {"name": "ping", "description": ""}}],
     }
