@@ -4,15 +4,17 @@ Choosing rows belongs to `buffer`.
 """
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.ledger import read_ledger
-from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.block_list import BlockList
+from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
@@ -34,7 +36,7 @@ from agent_pipeline.selection.tables import (
     read_dataset_rows,
 )
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import make_column, to_batches
+from agent_pipeline.sessions.tables import make_column, read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
@@ -125,6 +127,7 @@ def build_buffer(
     forgotten = BlockList.read(lake)
     stored = read_buffer(lake, key)
     before = [row for row in stored if not forgotten.has(row["session_id"], key)]
+    forgotten_count = len(stored) - len(before)
     ids = lake.open("curated_sessions", key).read(["session_id"])["session_id"]
     earlier = make_column([row["session_id"] for row in before], SFT.field("session_id"))
     in_store = set(ids.filter(pc.is_in(ids, earlier)).to_pylist())
@@ -133,6 +136,8 @@ def build_buffer(
         row if row["session_id"] in in_store else _redact(row, redactor, key, redacted)
         for row in before
     ]
+    judged_bad = _find_judged_bad(lake, key, before, in_store)
+    before = [row for row in before if row["session_id"] not in judged_bad]
     coreset = read_coreset(lake, key, ["session_id", "chosen"])
     chosen = coreset.filter(coreset["chosen"])["session_id"].to_pylist()
     wanted = {*chosen, *(row["session_id"] for row in before)}
@@ -146,14 +151,42 @@ def build_buffer(
         raise MissingRowsError(key, len(missing))
     is_held_out = make_held_out_test(lake, key, sizes)
     updated = update_buffer(before, current, chosen, in_store, is_held_out, size)
+    updated.counts["removed: judged bad under another id"] += len(judged_bad)
     return Buffer(
         table=lake.stage(BUFFER, key, to_batches(updated.rows, SFT), SFT),
         before=len(stored),
-        forgotten=len(stored) - len(before),
+        forgotten=forgotten_count,
         trained=len(chosen),
-        counts=updated.counts,
+        counts=+updated.counts,
         redacted=redacted,
     )
+
+
+def _find_judged_bad(
+    lake: Lake, key: PartitionKey, before: Iterable[Row], in_store: Collection[str]
+) -> set[str]:
+    """Return the remembered sessions that the store has under another id, and that are bad now.
+
+    A store may lose a session and get it again under another id. A verdict on the new session is
+    also a verdict on the remembered row.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        before: The rows of the last buffer.
+        in_store: The sessions of the last buffer that are still in the store.
+    """
+    hashes = {
+        row["session_id"]: hash_spoken(row) for row in before if row["session_id"] not in in_store
+    }
+    if not hashes:
+        return set()
+    bad_hashes: set[str] = set()
+    for row in to_rows(read_batches(lake.open("curated_sessions", key), ["use", "messages"])):
+        if row["use"] == SessionUse.NEGATIVE.value:
+            messages = cut_after_last_trained_turn(row["messages"])
+            bad_hashes.add(hash_spoken({"messages": messages}))
+    return {session for session, spoken in hashes.items() if spoken in bad_hashes}
 
 
 def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHeldOut:

@@ -10,7 +10,7 @@ from agent_pipeline.defs.models import adapter as adapters
 from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.sessions.tables import CURATED, to_rows, to_table
 from agent_pipeline.storage.lake import sha256_file
 from agent_pipeline_tests.defs.conftest import cells, worker_here
 from agent_pipeline_tests.training.world import row as weather
@@ -40,9 +40,23 @@ class Nights:
         self.bench, self.lake = bench, bench.lake
         self.chosen: set[str] = set()
 
-    def night(self, data: list[dict], dropped: tuple[str, ...] = (), **config) -> dict:
-        """Tonight's tables (the store has the sessions of `data`, and `dropped`), the coreset and the buffer; the buffer's metadata."""
-        met = pa.table({"session_id": sorted({*sessions(data), *dropped})})
+    def night(
+        self,
+        data: list[dict],
+        dropped: tuple[str, ...] = (),
+        bad: dict[str, list] | None = None,
+        **config,
+    ) -> dict:
+        """Tonight's tables (the store has the sessions of `data`, and `dropped`, and `bad` with their messages), the coreset and the buffer; the buffer's metadata."""
+        uses = dict.fromkeys(sessions(data), "positive") | dict.fromkeys(dropped, "neither")
+        chats = bad or {}
+        uses |= dict.fromkeys(chats, "negative")
+        curated = [
+            {"session_id": name, "use": use, "messages": chats.get(name, [])}
+            for name, use in sorted(uses.items())
+        ]
+        schema = pa.schema([CURATED.field(name) for name in ("session_id", "use", "messages")])
+        met = to_table(curated, schema)
         self.lake.stage("curated_sessions", KEY, met.to_batches(), met.schema).commit()
         self.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
         result = self.bench.run(
@@ -112,6 +126,18 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     assert not {moved, copied, dropped} & sessions(nights.buffer()) and len(nights.buffer()) == 33
     assert ["removed: held out", "2"] in cells(said["what_became_of_them"].value)
     assert ["removed: no longer a training row", "1"] in cells(said["what_became_of_them"].value)
+
+
+def test_a_bad_copy_under_another_id(nights):
+    """The store lost a session and has it again under another id, which a person called bad."""
+    nights.night(rows(*range(40)))
+    known = nights.buffer()
+    copy = [*known[0]["messages"], {"role": "user", "content": "That is wrong!"}]
+    other = [*known[1]["messages"], {"role": "assistant", "content": "One more thing."}]
+    said = nights.night(rows(*range(40, 80)), bad={"copy": copy, "other": other})
+    assert known[0]["session_id"] not in sessions(nights.buffer())
+    assert sessions(known[1:]) <= sessions(nights.buffer())
+    assert ["removed: judged bad under another id", "1"] in cells(said["what_became_of_them"].value)
 
 
 def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(
