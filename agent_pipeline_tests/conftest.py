@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
+from agent_pipeline.models import threads
 from agent_pipeline.sample import write_sample
 from agent_pipeline.sample.cast import CAST
 
@@ -108,6 +109,22 @@ def independent_of_the_checkout(
     # developer's, or for a worker that another test left behind.
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(CACHE))
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture(autouse=True)
+def independent_of_another_tests_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that runs the program in this process lets the number of threads follow the load, which ends with the test."""
+    monkeypatch.setattr(threads, "_CONTROLS", [])
+    before = read_thread_count()
+    yield
+    if read_thread_count() != before:
+        sys.modules["torch"].set_num_threads(before)
+
+
+def read_thread_count() -> int:
+    """PyTorch's number of threads, or the number that it begins with."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else int(os.environ["OMP_NUM_THREADS"])
 
 
 @pytest.fixture(scope="session", autouse=True)

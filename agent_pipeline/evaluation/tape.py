@@ -37,12 +37,10 @@ from agent_pipeline.redaction.surrogates import frame_of, spoken
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool, ToolCall, dump_canonical_json
 from agent_pipeline.sessions.tables import (
-    CHARACTERS_PER_BATCH,
-    ROWS_PER_BATCH,
     decode_json,
     define_optional,
     define_required,
-    make_batch,
+    group_rows,
     read_batches,
     to_rows,
 )
@@ -325,7 +323,7 @@ def record_tape(
     reads = {effect.tool for effect in effects if not effect.writes}
     ledger = read_ledger(lake, key, sizes)
     names = ["session_id", "parent_session_id", "task_key"]
-    root_tasks = find_root_tasks(lake.open(JUDGED_TABLE, key).read(names).to_pylist())
+    root_tasks = find_root_tasks(to_rows(read_batches(lake.open(JUDGED_TABLE, key), names)))
     sessions = 0
 
     def make_rows() -> Iterator[_TapeRow]:
@@ -336,7 +334,8 @@ def record_tape(
             session = session._replace(task_key=task_key)
             yield from _rows_of_session(session, ledger.find_split(task_key), reads, reasons)
 
-    staged = lake.stage(TAPE_TABLE, key, _to_batches(make_rows()), TAPE)
+    sized_rows = ((row, len(row.text)) for row in make_rows())
+    staged = lake.stage(TAPE_TABLE, key, group_rows(sized_rows, TAPE), TAPE)
     return RecordedTape(staged, effects, sessions, left_out)
 
 
@@ -417,20 +416,6 @@ def _rows_of_session(
             system,
         )
         state, system = after, None
-
-
-def _to_batches(rows: Iterable[_TapeRow]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows as record batches. Memory holds one batch at a time."""
-    batch: list[_TapeRow] = []
-    characters = 0
-    for row in rows:
-        batch.append(row)
-        characters += len(row.text)
-        if len(batch) == ROWS_PER_BATCH or characters >= CHARACTERS_PER_BATCH:
-            yield make_batch(batch, TAPE)
-            batch, characters = [], 0
-    if batch:
-        yield make_batch(batch, TAPE)
 
 
 def _infer_effects(sessions: Iterable[_UsableSession]) -> ToolEffects:

@@ -258,6 +258,8 @@ class SessionRow(TypedDict):
 
 EncodedRow = list[Any]
 """A row's values in the order of a schema, with the JSON columns encoded."""
+SizedRow = tuple[Sequence[object], int]
+"""An encoded row, and its number of characters."""
 
 _SESSION_FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
 _HASH_INDEX = SESSIONS.get_field_index("content_sha256")
@@ -337,18 +339,38 @@ def to_batches(
     names = schema.names
     nullable_columns = {field.name for field in schema if field.nullable}
     json_columns = {field.name for field in schema if is_json_type(field.type)}
-    batch_rows: list[EncodedRow] = []
+
+    def encode_rows() -> Iterator[SizedRow]:
+        for row in rows:
+            encoded_row = []
+            characters = 0
+            for name in names:
+                value = row.get(name) if name in nullable_columns else row[name]
+                if value is not None and name in json_columns:
+                    value = encode_tools(value) if name == "tools" else encode_json(value)
+                encoded_row.append(value)
+                if isinstance(value, str | bytes):
+                    characters += len(value)
+            yield encoded_row, characters
+
+    return group_rows(encode_rows(), schema, size)
+
+
+def group_rows(
+    rows: Iterable[SizedRow], schema: pa.Schema, size: int = ROWS_PER_BATCH
+) -> Iterator[pa.RecordBatch]:
+    """Yield encoded rows as record batches. Memory holds one batch at a time.
+
+    Args:
+        rows: Rows as in `make_batch`, each with its number of characters.
+        schema: The schema of the batches.
+        size: The maximum number of rows per batch.
+    """
+    batch_rows: list[Sequence[object]] = []
     characters = 0
-    for row in rows:
-        encoded_row = []
-        for name in names:
-            value = row.get(name) if name in nullable_columns else row[name]
-            if value is not None and name in json_columns:
-                value = encode_tools(value) if name == "tools" else encode_json(value)
-            encoded_row.append(value)
-            if isinstance(value, str | bytes):
-                characters += len(value)
-        batch_rows.append(encoded_row)
+    for row, row_characters in rows:
+        batch_rows.append(row)
+        characters += row_characters
         if len(batch_rows) == size or characters >= CHARACTERS_PER_BATCH:
             yield make_batch(batch_rows, schema)
             batch_rows, characters = [], 0

@@ -39,8 +39,6 @@ def speeds(onednn, bfloat16):
 def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(
     monkeypatch, onednn, bfloat16, measures, trains
 ):
-    # Another test of this process may have let the number of threads follow the load.
-    monkeypatch.setattr(device, "current_control", lambda: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(device, "measure_product_speeds", speeds(onednn, bfloat16))
     assert (str(probe_device()), str(fast_device("auto"))) == (measures, trains)

@@ -146,10 +146,17 @@ def test_rates() -> None:
 
 def test_a_process_that_does_not_ask_keeps_its_threads(monkeypatch) -> None:
     """PyTorch's number of threads belongs to the user, but for the worker process."""
-    monkeypatch.setattr(threads, "_CONTROLS", [])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail("was changed"))
     threads.follow_load("cpu", torch.float32)
     assert threads.current_control() is None
+
+
+@pytest.mark.parametrize("run", ["first", "second"])
+def test_tests_do_not_share_threads(run: str) -> None:
+    """A test that runs the program in this process leaves nothing to the next test."""
+    assert threads.current_control() is None and torch.get_num_threads() == 1
+    threads.control_threads()
+    torch.set_num_threads(2)
 
 
 def test_a_gpu_is_not_measured(monkeypatch, machine: Machine) -> None:
