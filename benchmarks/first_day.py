@@ -1,9 +1,9 @@
-"""`python -m benchmarks.first_day [NAME ...]`: the first day of a new user with ten exports.
+"""`python -m benchmarks.first_day [NAME ...]`: the first day of a new user with exports.
 
 Every export is tried in an empty folder with two commands, `init PATH --yes` and `doctor`. The
 answer of `doctor` is compared with what a few lines of code read from the files themselves: how
-many sessions there are, and how many have a good verdict. The seconds are wall-clock time and
-processor time of both commands, because other programs stretch the wall-clock time.
+many sessions there are, and how many have a good verdict. The table has the wall-clock time of both
+commands, and the processor time of each, because other programs stretch the wall-clock time.
 
 With `--train`, every export that is trainable is then trained with a tiny base model of random
 weights and the preset `smoke`, by `materialize`.
