@@ -136,8 +136,8 @@ class PrivateDataError(PipelineError):
             f"{name}: {counts_in_words(kinds)}" for name, kinds in sorted(kinds_by_file.items())
         )
         super().__init__(
-            f"{what} holds private data ({sentences}), so it does not leave the lake: remove the "
-            "data at its source, or allow the values with `redaction.allow`."
+            f"{what} contains private data ({sentences}), so it does not leave the lake: remove "
+            "the data from its source, or allow the values with `redaction.allow`."
         )
 
 
@@ -248,8 +248,8 @@ def disk_sentence(error: BaseException) -> str | None:
         )
     if number in (errno.EACCES, errno.EROFS, errno.EPERM):
         return (
-            f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user "
-            "can write to."
+            f"There is no permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that "
+            "this user can write to."
         )
     if number == errno.EIO:
         return (
@@ -266,7 +266,7 @@ def disk_sentence(error: BaseException) -> str | None:
         if type(cause).__module__.partition(".")[0] in _BUCKETS:
             return (
                 f"The bucket cannot be used ({first_line(cause)}): correct `lake` and "
-                "`lake_options`, or repeat when the bucket can be reached."
+                "`lake_options`, or try again when the bucket can be reached."
             )
         cause = cause.__cause__ or cause.__context__
     return None

@@ -74,8 +74,8 @@ def send_notifications(
         return ""
     if len(refused_causes) == len(lines_by_cause):
         return (
-            f"No notification was delivered ({', '.join(refused_causes)}). None of the "
-            f"{len(senders)} addresses of notify.urls could be reached."
+            f"No notification was delivered ({', '.join(refused_causes)}). All {len(senders)} "
+            "addresses in notify.urls failed."
         )
     text = f"{', '.join(refused_causes)}: see the runs in the UI."
     _send_message(senders, "a message was refused", text)

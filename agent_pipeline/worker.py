@@ -77,7 +77,10 @@ def main() -> None:
             ):  # torch's, which is not imported here
                 sentence = f"The {task} process ran out of memory: {LESS_MEMORY}."
             if sentence is None and is_retryable(error):
-                sentence = f"The {task} process lost a connection ({first_line(error)}): repeat it."
+                sentence = (
+                    f"The {task} process lost a connection ({first_line(error)}): start the run "
+                    "again."
+                )
             if sentence is None:
                 raise
             result = {"error": sentence, "passing": is_retryable(error)}

@@ -247,7 +247,7 @@ def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(
 def test_a_model_that_a_person_promotes_is_served(shell: Shell, run: Callable) -> None:
     exported = shell.lake.latest("gguf_export", KEY)
     code, output = run("promote", str(KEY))
-    assert code == 0 and "in which it must act" in output, output
+    assert code == 0 and "that require an action" in output, output
     folder = exported.path.parents[4] / "serving"
     served = f"shop/intern/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
     assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(

@@ -199,8 +199,8 @@ def measure_agentdojo() -> None:
     pairs = [pair for suite in read_suites().values() for pair in replay(suite, 0)]
     for half in ("first", "second"):
         part = [pair for pair in pairs if half_of(pair[0].task_id or "") == half]
-        print_pairs(f"a change is asked for, {half} half of the tasks", part, {True})
-    print_pairs("a change is asked for, all tasks", pairs, {True})
+        print_pairs(f"tasks that ask for a change, {half} half of the tasks", part, {True})
+    print_pairs("tasks that ask for a change, all tasks", pairs, {True})
     print_pairs("no change, or only in some runs", pairs, {False, None})
     print_misses([episode for _, episode in pairs if episode.must_act])
 

@@ -81,7 +81,7 @@ def main(folder: Path) -> None:
         print(f"\nRefused: {error[1]}")
     if found.unknown:
         print(
-            f"\nNo reader knows {len(found.unknown)} files: {', '.join(str(path.relative_to(folder)) for path in found.unknown)}."
+            f"\nNo reader recognizes {len(found.unknown)} files: {', '.join(str(path.relative_to(folder)) for path in found.unknown)}."
         )
 
 

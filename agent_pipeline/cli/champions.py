@@ -74,7 +74,10 @@ def hold(
 ) -> None:
     """Hold an export back, so that no decision promotes it. The champion does not change."""
     record = hold_back(load_settings().open_lake(), parse_key(partition), identity, why)
-    console.print(f"{shorten(record.candidate)} of {partition} is held back.", highlight=False)
+    console.print(
+        f"{shorten(record.candidate)} of {partition} is held back, so no decision promotes it.",
+        highlight=False,
+    )
 
 
 def report(
@@ -101,14 +104,15 @@ def report(
     named = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
     if PAGE not in named.manifest["files"]:
         raise DataError(
-            f"The {named.asset} of {key} has no page, because a session on the page was forgotten "
-            f"or an older version made it: materialize `{named.asset}` again."
+            f"The {named.asset} of {key} has no page. Either a session on the page was forgotten, "
+            f"or an older version of agent-pipeline made the page: materialize `{named.asset}` "
+            "again."
         )
     try:
         page = shutil.copyfile(named.path / PAGE, out) if out else named.path / PAGE
     except OSError as error:
         raise DataError(
-            f"The page cannot be copied to {out} ({error.strerror}): name a file in an existing "
+            f"The page cannot be copied to {out} ({error.strerror}): choose a file in an existing "
             "folder."
         ) from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)

@@ -90,29 +90,37 @@ def chat(
         str,
         typer.Option(
             "--compare",
-            help="A second model, whose answers are shown next to the answers of the first model.",
+            help="A second model. Its answers are shown next to the answers of the first model.",
         ),
     ] = "",
     tools: Annotated[
         str,
         typer.Option(
-            help="Who answers the model's calls: world (the agent's world), tape (recorded "
-            "sessions of the task), ask (you), or none (the model gets no tools). Default: what "
-            "the setting `world` names, or ask."
+            help=(
+                "Who answers the model's tool calls: world (the agent's world), tape (recorded "
+                "sessions of the task), ask (you type the results), or none (the model gets no "
+                "tools). Default: the world of the setting `world`, or ask if there is none."
+            )
         ),
     ] = "",
     task: Annotated[
         str,
         typer.Option(
-            help="Task of the world or of the recorded sessions. Default: the first held-out task."
+            help=(
+                "Id of a task of the world or of the recorded sessions. Default: the first "
+                "held-out task."
+            )
         ),
     ] = "",
     temperature: Annotated[
-        float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
+        float, typer.Option(min=0, help="Sampling temperature. 0 means greedy decoding.")
     ] = 0.0,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest message, in tokens. Default: as in episodes."),
+        typer.Option(
+            min=1,
+            help="Maximum length of a message, in tokens. Default: the same as in episodes.",
+        ),
     ] = None,
 ) -> str:
     """Talk to an agent's model, with the agent's own system prompt and tools.
@@ -196,8 +204,8 @@ def _open_scene(settings: Settings, key: PartitionKey, model: str, tools: str, t
         return Scene(REPLAYED, _choose_task(params, REPLAYED, lake, key, task), [], [])
     if task:
         raise SettingsError(
-            "--task needs a world or recorded sessions: leave out --task, or use --tools world or "
-            "--tools tape."
+            "--task cannot be used with this value of --tools: leave out --task, or use --tools "
+            "world or --tools tape."
         )
     prompt = read_model_prompt(lake, key, model, params.shown_to_models)
     if prompt.variants > 1:
@@ -278,7 +286,7 @@ def _talk(start: Callable[[], list[Talk]], key: PartitionKey, scene: Scene) -> N
     answerer = f" Calls are answered by {_name_answerer(scene)}." if talks[0].chat.tools else ""
     _print(f"Tools: {tools}.{answerer}")
     if talks[0].question:
-        _print(f"A user of this task begins: {talks[0].question}")
+        _print(f"In this task, the user begins with: {talks[0].question}")
     _print(f"{COMMANDS}.")
     is_first = True
     while (line := _read_line(f"you ({key}): ")) is not None:
@@ -358,7 +366,7 @@ def _print_outcomes(talks: Sequence[Talk]) -> None:
         why = f" ({outcome.complaint})" if outcome.complaint and outcome.reward < 1 else ""
         harm = f"; harm: {'; '.join(outcome.wrong_changes)}" if outcome.wrong_changes else ""
         who = f" by {talk.name}" if len(talks) > 1 else ""
-        _print(f"The world says: the task is {done}{who}{why}{harm}.")
+        _print(f"In the world, the task is {done}{who}{why}{harm}.")
 
 
 def _ask_result(tool: str, arguments: Any) -> str:

@@ -15,8 +15,9 @@ from agent_pipeline.notifications import send_test
 console = Console()
 
 UNSAFE = (
-    "The bucket of the lake {} ignores the conditions of writes, so two machines could overwrite "
-    "each other's work: use the lake on one machine only (docs/explanation/storage.md)."
+    "The bucket of the lake {} ignores conditional writes (If-Match), so two machines could "
+    "overwrite each other's files: use the lake on one machine only "
+    "(docs/explanation/storage.md)."
 )
 
 

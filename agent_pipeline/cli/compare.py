@@ -23,14 +23,21 @@ def compare(
     seeds: Annotated[
         int,
         typer.Option(
-            min=0, help="Training runs per method. 0 uses the setting, which is 3 by default."
+            min=0,
+            help=(
+                "Number of training runs per method. 0 means the setting "
+                "method_comparison.seeds, which is 3 by default."
+            ),
         ),
     ] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help=f"asset.setting=value for every method, or a setting of {ASSET}. Repeatable.",
+            help=(
+                f"asset.setting=value for every method, or a setting of {ASSET}. You can use the "
+                "option several times."
+            ),
         ),
     ] = None,
 ) -> None:

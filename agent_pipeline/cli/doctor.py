@@ -30,30 +30,42 @@ def doctor(
     path: Annotated[
         str | None,
         typer.Argument(
-            help="A store (a file, a folder or a URL), or a folder that contains several stores. "
-            "Default: the stores of the settings. A single AGENT may stand here too."
+            help=(
+                "A store (a file, a folder or a URL), or a folder that contains several stores. "
+                "Default: the stores of the settings. You can also give only AGENT here."
+            )
         ),
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Argument(help="The agent to show in full. Default: all agents in one screen."),
+        typer.Argument(help="The agent that is shown in full. Default: a summary of all agents."),
     ] = None,
     as_json: Annotated[bool, AS_JSON] = False,
     input_price: Annotated[
         float,
-        typer.Option(min=0, help="Price of today's model, in US dollars per million input tokens."),
+        typer.Option(
+            min=0,
+            help=(
+                "Price of the model that the agent uses today, in US dollars per million input "
+                "tokens."
+            ),
+        ),
     ] = 0.0,
     output_price: Annotated[
         float,
         typer.Option(
-            min=0, help="Price of today's model, in US dollars per million output tokens."
+            min=0,
+            help=(
+                "Price of the model that the agent uses today, in US dollars per million output "
+                "tokens."
+            ),
         ),
     ] = 0.0,
     serving_price: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Price of the machine that would serve an own model, in US dollars per month.",
+            help="Price of the machine that would serve your own model, in US dollars per month.",
         ),
     ] = None,
 ) -> str:

@@ -37,8 +37,10 @@ def forget(
         bool,
         typer.Option(
             "--force",
-            help="Continue although Dagster reports a run in progress, for example a run that "
-            "was killed.",
+            help=(
+                "Continue even if Dagster reports a run in progress, for example a run that was "
+                "killed."
+            ),
         ),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -53,7 +55,7 @@ def forget(
 
     ids = [*(session_ids or []), *(_read_ids(file) if file else [])]
     if not ids:
-        raise SettingsError("No session is named: give ids, or a file of ids with --file.")
+        raise SettingsError("No session is given: give session ids, or a file of ids with --file.")
     key = parse_key(partition) if partition else None
     lake = load_settings().open_lake()
     if not force:

@@ -37,7 +37,7 @@ def init(
         ),
     ],
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Take the default answer to every question.")
+        bool, typer.Option("--yes", "-y", help="Use the default answer to every question.")
     ] = False,
 ) -> None:
     """Look at a store, write a pipeline.toml with comments, and say whether a model can be trained.
@@ -225,8 +225,8 @@ def ask_questions(report: "Readiness", base: "BaseChoice", takes_defaults: bool)
     if unjudged and names:
         metrics = parse_metrics(
             typer.prompt(
-                f"Metrics that judge ({', '.join(ranges[name] for name in names)}), as name=higher "
-                "or name=lower; no answer: none",
+                f"Metrics that decide the verdict ({', '.join(ranges[name] for name in names)}), "
+                "as name=higher or name=lower; no answer: none",
                 default="",
                 show_default=False,
             ),
@@ -277,8 +277,8 @@ def parse_metrics(text: str, names: Sequence[str]) -> dict[str, str]:
         name, _, rule = (word.strip() for word in part.partition("="))
         if name not in names or rule not in ("higher", "lower"):
             raise SettingsError(
-                f"{part!r} names no metric with a direction: write name=higher or name=lower, "
-                f"with a name of {', '.join(names)}."
+                f"{part!r} is not a metric with a direction: write name=higher or name=lower, "
+                f"with one of these names: {', '.join(names)}."
             )
         rules[name] = rule
     return rules

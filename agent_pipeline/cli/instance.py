@@ -189,7 +189,7 @@ def database_sentence(home: Path, error: Exception) -> str:
     if "locked" in reason:
         return (
             f"Dagster's database in {home} is locked: end the other agent-pipeline or dagster "
-            "process that locks it, then repeat."
+            "process that uses it, then try again."
         )
     if "full" in reason or "disk I/O" in reason:
         return (
@@ -206,8 +206,8 @@ def database_sentence(home: Path, error: Exception) -> str:
     )
     return (
         f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move "
-        "it away to begin with an empty history of runs. Tables and models are in the lake and "
-        "are not lost."
+        "it away to start with an empty history of runs. Tables and models are in the lake, so "
+        "they are not lost."
     )
 
 

@@ -55,7 +55,7 @@ def list_models(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
             model.partition,
             shorten(model.champion),
             shorten(model.latest),
-            "promote: it waits for you" if model.waits else model.decision,
+            "promote: waits for you" if model.waits else model.decision,
             f"{model.verified} of {model.verdicts}" if known else "not known",
             model.moved,
             model.moved_at,
@@ -78,7 +78,8 @@ def show(
     lineage: Annotated[
         bool,
         typer.Option(
-            "--lineage", help="Show what the champion of a partition was made from, instead."
+            "--lineage",
+            help="Show what the champion of a partition was made from, instead of its history.",
         ),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
@@ -132,8 +133,8 @@ def _find_partition(lake: Lake, model: str) -> PartitionKey | None:
 def _no_export(lake: Lake, partition: str, exported: list[PartitionKey]) -> DataError:
     others = f", only of {', '.join(map(str, exported))}" if exported else ""
     return DataError(
-        f"The lake {lake.root} holds no exported model of {partition or 'any agent'}{others}: run "
-        f"`agent-pipeline materialize {partition or 'PARTITION'}` first.",
+        f"The lake {lake.root} contains no exported model of {partition or 'any agent'}{others}: "
+        f"run `agent-pipeline materialize {partition or 'PARTITION'}` first.",
         partition=partition or None,
     )
 

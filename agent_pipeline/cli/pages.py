@@ -24,8 +24,10 @@ PORT = Annotated[int, typer.Option(help="Port of the server.")]
 HOST = Annotated[
     str,
     typer.Option(
-        help="Address on which the server listens. The pages have no login, so keep the default "
-        "unless a proxy with a login stands in front."
+        help=(
+            "Address on which the server listens. The pages have no login, so change the default "
+            "only if a proxy with a login protects the server."
+        )
     ),
 ]
 BROWSE = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
@@ -63,7 +65,7 @@ def pages(
         run_server(settings, ServedAt(host, port), path, browse)
         return
     if partition is None:
-        raise SettingsError("--out writes the pages of one agent: name a partition too.")
+        raise SettingsError("--out writes the pages of one agent: give a partition too.")
     index = write_pages(settings, parse_key(partition), out, sample)
     console.print(str(index), markup=False, highlight=False, soft_wrap=True)
     if browse:

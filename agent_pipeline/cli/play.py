@@ -33,14 +33,20 @@ def play(
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of new tasks that are not in any session. 0 plays the held-out tasks."
+            help=(
+                "Seed of new tasks that are not in any session. 0 means that the held-out tasks "
+                "are played."
+            )
         ),
     ] = 0,
     trials: Annotated[
-        int, typer.Option(min=1, help="Trials per task. More than one trial needs a temperature.")
+        int,
+        typer.Option(
+            min=1, help="Number of trials per task. If it is more than 1, set --temperature."
+        ),
     ] = 1,
     temperature: Annotated[
-        float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
+        float, typer.Option(min=0, help="Sampling temperature. 0 means greedy decoding.")
     ] = 0.0,
     max_turns: Annotated[
         int | None,
@@ -52,13 +58,18 @@ def play(
     ] = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest message, in tokens. Default: as in episodes."),
+        typer.Option(
+            min=1,
+            help="Maximum length of a message, in tokens. Default: the same as in episodes.",
+        ),
     ] = None,
     traces: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for one file per session, in the form that the trace viewer of the "
-            "Hugging Face hub shows. The folder must not be in --out."
+            help=(
+                "Folder for one file per session, in the format of the trace viewer on the "
+                "Hugging Face hub. The folder must not be inside --out."
+            )
         ),
     ] = None,
 ) -> None:
@@ -81,13 +92,13 @@ def play(
         )
     if (store := out / f"{key.project}.jsonl").exists():
         raise SettingsError(
-            f"{store} already holds the sessions of an earlier `play`: name another folder for "
-            f"--out, or delete {store}."
+            f"{store} already contains the sessions of an earlier `play`: choose another folder "
+            f"for --out, or delete {store}."
         )
     if traces is not None and traces.resolve().is_relative_to(out.resolve()):
         raise SettingsError(
             f"The folder {traces} of --traces is inside {out}, so the pipeline would read each "
-            f"session twice: name a folder outside {out} for --traces."
+            f"session twice: choose a folder outside {out} for --traces."
         )
     if trials > 1 and not temperature:
         raise SettingsError(
@@ -125,8 +136,8 @@ def play(
         _write_traces(traces, sessions)
     if errors := [session["error"] for session in sessions if "error" in session]:
         counted = (
-            f"{len(errors)} of {len(sessions)} episodes were refused or cut off, and have an error "
-            "instead of a verdict in the store"
+            f"{len(errors)} of {len(sessions)} episodes were refused or cut off. In the store, "
+            "they have an error instead of a verdict"
         )
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
     shown = f" The files for the Hub's trace viewer are in {traces}." if traces else ""

@@ -85,7 +85,7 @@ def open_player(
         form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
             raise SettingsError(
-                f"There is no GGUF file {form.model}: materialize `gguf_export`, or name another "
+                f"There is no GGUF file {form.model}: materialize `gguf_export`, or give another "
                 "file."
             )
         return gguf_player(form, *limits, temperature, side_by_side)
@@ -96,8 +96,8 @@ def open_player(
         )
     if temperature:
         raise SettingsError(
-            "The models `adapter` and `base` decode greedily and take no temperature: leave "
-            "--temperature out, or play `gguf` or an endpoint."
+            "The models `adapter` and `base` decode greedily, so they do not support "
+            "--temperature: leave it out, or play `gguf` or an endpoint."
         )
     adapter = settings.candidate(key)
     base = common_params(settings, key).base_of(adapter)

@@ -212,13 +212,12 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
         )
         _print(
             console,
-            f"{lineage.session_id} was forgotten in {where}: it is not read from the store any "
-            f"more.",
+            f"{lineage.session_id} was forgotten in {where}: it is no longer read from the store.",
         )
     table = Table(
-        title=escape(printable(f"{lineage.session_id}: rows that name it")), title_justify="left"
+        title=escape(printable(f"{lineage.session_id}: rows that mention it")), title_justify="left"
     )
-    for column in ("table", "partition", "as", "what the table says"):
+    for column in ("table", "partition", "as", "values in the table"):
         table.add_column(column, overflow="fold")
     for row in lineage.rows:
         facts = ", ".join(
@@ -233,9 +232,9 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
     if lineage.rows:
         console.print(table)
     else:
-        _print(console, f"No table names {lineage.session_id}.")
+        _print(console, f"No table mentions {lineage.session_id}.")
     for path in lineage.files:
-        _print(console, f"its rows are copied in {path}")
+        _print(console, f"its rows are also in {path}")
     _print_uses(console, lineage.models)
 
 
@@ -275,7 +274,7 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
             f"{count} {what}"
             for count, what in (
                 (lineage.forgotten, "forgotten since"),
-                (lineage.gone, "gone from the lake"),
+                (lineage.gone, "no longer in the lake"),
             )
             if count
         ]
@@ -328,7 +327,7 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     _print(
         console,
         f"{who} forgotten: {with_noun(rows, 'row')} and {with_noun(mentions, 'mention')} in "
-        f"{with_noun(files, 'file')}; kept out of {where}.",
+        f"{with_noun(files, 'file')}; they are never read again in {where}.",
     )
     if report.judge_answers:
         _print(
@@ -387,8 +386,8 @@ def print_pruned(console: Console, report: "Pruned") -> None:
     )
     _print(
         console,
-        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay, because pointers, "
-        "the history or other artifacts refer to them.",
+        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay, because a pointer, the "
+        "history or another artifact refers to them.",
     )
 
 

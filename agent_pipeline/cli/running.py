@@ -37,8 +37,10 @@ def materialize(
     partition: Annotated[
         str | None,
         typer.Argument(
-            help="Partition, as project/agent. Leave it out with --select multi_task_dataset, "
-            "which has the rows of several agents."
+            help=(
+                "Partition, as project/agent. Leave it out if you use --select "
+                "multi_task_dataset, which has the rows of several agents."
+            )
         ),
     ] = None,
     select: Annotated[
@@ -52,8 +54,10 @@ def materialize(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting for this run: asset.setting=value, or setting=value. Repeatable. "
-            "docs/reference/settings.md lists the settings.",
+            help=(
+                "A setting for this run: asset.setting=value, or setting=value. You can use the "
+                "option several times. docs/reference/settings.md lists the settings."
+            ),
         ),
     ] = None,
     save: Annotated[
@@ -71,13 +75,13 @@ def materialize(
     """Run the assets of one agent, with the same graph, instance and settings as the UI."""
     if partition is None and select == "*":
         raise SettingsError(
-            "No partition is given: name a partition (project/agent), or use --select "
+            "No partition is given: give a partition (project/agent), or use --select "
             "multi_task_dataset."
         )
     if save and not settings:
         raise SettingsError(
-            "--save writes the settings of --set, but --set is not given: add "
-            "--set asset.setting=value."
+            "--save writes the settings of --set, but there is no --set: add --set "
+            "asset.setting=value."
         )
     key = parse_key(partition) if partition else None
     values, materialized = run(key, select, settings or [], fresh=fresh)
@@ -126,8 +130,8 @@ def demo(
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
         console.rule(
-            f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on "
-            f"two cores)",
+            f"{key}: training, evaluation, export (this takes ten minutes to half an hour on two "
+            "cores)",
             align="left",
         )
         run(key, "group:models or group:exports", [])

@@ -124,23 +124,23 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
         if steps := [word for word in words if word in STEP_GROUPS]:
             raise SettingsError(
-                f"There is no asset {steps[0]!r} to select, because it is a step of the asset "
-                "`adapter`: select `adapter`, and name its steps in the setting `train`."
+                f"{steps[0]!r} cannot be selected, because it is a step of the asset `adapter`: "
+                "select `adapter`, and choose its steps with the setting `train`."
             ) from error
         if unknown := [word for word in words if word not in (*every, *OPERATORS)]:
             raise SettingsError(
                 f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}"
             ) from error
         raise SettingsError(
-            f"Dagster does not understand the selection {written!r}: name assets or groups, such "
-            "as 'adapter', '+sft_dataset' or 'group:exports', and join them by 'or'."
+            f"Dagster does not understand the selection {written!r}: give assets or groups, such "
+            "as 'adapter', '+sft_dataset' or 'group:exports', and join them with 'or'."
         ) from error
     names = {key.path[-1] for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         having = "without" if job.name == add_prefix(MIX) else "with"
         known = ", ".join(sorted(key.path[-1] for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(
-            f"The selection {written!r} names no asset that can be materialized {having} a "
+            f"The selection {written!r} contains no asset that can be materialized {having} a "
             f"partition: choose from {known}."
         )
     return names

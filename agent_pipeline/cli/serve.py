@@ -51,9 +51,9 @@ def serve(
 
     if partition is None:
         raise SettingsError(
-            "`agent-pipeline serve` serves the model of an agent, so name the agent "
-            "(`agent-pipeline serve shop/support`); to start Dagster, use `agent-pipeline service "
-            "webserver` and `agent-pipeline service daemon`, or `agent-pipeline dev`."
+            "`agent-pipeline serve` serves the model of an agent, so give the agent "
+            "(`agent-pipeline serve shop/support`); to start Dagster, use `agent-pipeline "
+            "service webserver` and `agent-pipeline service daemon`, or `agent-pipeline dev`."
         )
     if partition in SERVICES:
         SERVICES[partition](port=3000 if port is None else port, host=host)
@@ -130,8 +130,8 @@ def _find_served(settings: Settings, key: PartitionKey) -> "Served":
     if not preset.is_file() or (difference := serving_difference(lake, key)):
         reason = difference if preset.is_file() else f"{preset} does not exist"
         raise DataError(
-            f"The serving folder of this machine does not have the champion of {key} ({reason}): "
-            f"run `agent-pipeline materialize {key} --select serving`.",
+            f"The serving folder on this machine does not contain the champion of {key} "
+            f"({reason}): run `agent-pipeline materialize {key} --select serving`.",
             partition=key,
         )
     context = read_export_report(champion).ollama.num_ctx

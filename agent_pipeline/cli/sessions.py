@@ -88,8 +88,11 @@ def show(
         bool,
         typer.Option(
             "--lineage",
-            help="List every table, file and model that was made from the session, instead. The "
-            "exit code is 1 if the lake does not contain the session.",
+            help=(
+                "List every table, file and model that was made from the session, instead of "
+                "what happened to it. The exit code is 1 if the lake does not contain the "
+                "session."
+            ),
         ),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,

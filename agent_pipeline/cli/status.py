@@ -62,7 +62,7 @@ def describe_status(shown: "Status", width: int, today: datetime) -> Iterator[st
     """
     yield from _wrap("lake", shown.lake, width)
     if not shown.agents:
-        yield from _wrap("agents", "none: the store has no sessions that a reader knows", width)
+        yield from _wrap("agents", "none: no reader recognizes sessions in the store", width)
     elif not any(agent.was_read for agent in shown.agents):
         yield from _wrap("", "The lake is empty: no sessions were read into it yet.", width)
     unread = [agent.partition for agent in shown.agents if not agent.was_read]
@@ -98,9 +98,7 @@ def choose_next_step(shown: "Status") -> str:
 def _describe_agent(agent: "AgentStatus", width: int, today: datetime) -> Iterator[str]:
     """Yield the lines about one agent."""
     dropped = f"; dropped: {_list_counts(agent.dropped)}" if agent.dropped else ""
-    yield from _wrap(
-        "sessions", f"{agent.sessions:,}, of which {agent.kept:,} kept{dropped}", width
-    )
+    yield from _wrap("sessions", f"{agent.sessions:,}, {agent.kept:,} of them kept{dropped}", width)
     yield from _wrap("verdicts", _list_counts(agent.verdicts) or "not judged yet", width)
     pairs = f"; {agent.pairs:,} preference pairs" if agent.pairs else ""
     yield from _wrap("rows", f"{_list_counts(agent.rows) or 'no dataset yet'}{pairs}", width)
@@ -112,7 +110,7 @@ def _describe_agent(agent: "AgentStatus", width: int, today: datetime) -> Iterat
     else:
         reason = f": {model.reason}" if model.reason else ""
         yield from _wrap("decision", f"{model.decision}{reason}", width)
-        champion = "none, so nothing is served"
+        champion = "none, so no model is served"
         if model.champion:
             champion = f"{model.champion[:16]}, since {_describe_age(model.champion_since, today)}"
         yield from _wrap("champion", champion, width)

@@ -112,7 +112,7 @@ def _show(discovery: "Discovery") -> None:
             console.print(f"error: {without_credentials(error)}", markup=False, soft_wrap=True)
     if discovery.unknown:
         console.print(
-            f"No reader knows {with_noun(len(discovery.unknown), 'file')}: "
+            f"No reader recognizes {with_noun(len(discovery.unknown), 'file')}: "
             f"{', '.join(discovery.unknown[:20])}",
             markup=False,
             soft_wrap=True,

@@ -26,8 +26,10 @@ def traffic(
     share: Annotated[
         str,
         typer.Option(
-            help="Share of the conversations that the champion answers, such as 5%. Default: the "
-            "share stays as it is.",
+            help=(
+                "Share of the conversations that the champion answers, such as 5%. Default: the "
+                "share does not change."
+            ),
             show_default=False,
         ),
     ] = "",
@@ -56,12 +58,12 @@ def traffic(
     if rules.log not in {str(location) for location in settings.stores}:
         lines.append(
             f"The proxy logs to {rules.log}: add this folder to the setting `store`, so that the "
-            "conversations come back as sessions."
+            "pipeline reads the conversations as sessions."
         )
     if rules.act == "sure" and rules.threshold is None:
         lines.append(
-            "No write of the champion counts as sure, because its episodes have no threshold"
-            f"{_describe_why_not(settings, key)}: every write goes to the large model."
+            "The large model makes every write, because the champion's episodes give no confidence "
+            f"threshold{_describe_why_not(settings, key)}."
         )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -78,7 +80,7 @@ def make_rules(settings: Settings, key: PartitionKey, share: float) -> TrafficRu
     champion = lake.champion(EXPORT, key)
     if champion is None and share:
         raise DataError(
-            f"{key} has no champion that could answer: run `agent-pipeline promote {key}` first."
+            f"{key} has no champion that can answer: run `agent-pipeline promote {key}` first."
         )
     preconditions = settings.preconditions(key)
     Preconditions.parse(preconditions)
@@ -119,7 +121,7 @@ def find_models(settings: Settings, key: PartitionKey) -> Models:
     if not options.large_model:
         raise SettingsError(
             f'{key} has no large model: set `agents."{key}".traffic.large_model` in pipeline.toml '
-            "to the name of today's model at LiteLLM, such as openai/gpt-4.1."
+            "to LiteLLM's name of the model that the agent uses today, such as openai/gpt-4.1."
         )
     return Models(
         options.large_model,

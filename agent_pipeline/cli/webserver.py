@@ -59,7 +59,9 @@ class OwnPagesOnly:
         host, origin = headers.get("host", ""), headers.get("origin")
         name = _host_name(host)
         if not (_is_own_name(name) or name in self._hosts):
-            return f"{host!r} is not a known name of this server: add it to the setting ui_hosts."
+            return (
+                f"{host!r} is not an accepted name of this server: add it to the setting ui_hosts."
+            )
         is_same = origin is not None and urlsplit(origin).netloc.lower() == host.lower()
         if origin is not None and not is_same and _host_name(origin) not in self._hosts:
             return (
@@ -76,7 +78,7 @@ class OwnPagesOnly:
             and headers.get("sec-fetch-dest") == "document"
         )
         if from_elsewhere and origin is None and not is_link:
-            return "Another page may not load anything from this server."
+            return "Pages of other hosts may not load anything from this server."
         if is_reading:
             asks = scope["path"].rstrip("/").endswith("/graphql") and scope.get("query_string")
             return "GraphQL queries must be sent by POST." if asks else ""

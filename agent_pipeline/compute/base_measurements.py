@@ -96,7 +96,7 @@ class KeptMeasurements:
         if artifact is None:
             raise DataError(
                 f"The measurement {built['identity'][:16]} of the base model of {key} was deleted "
-                "while it was read: repeat the run."
+                "while it was being read: start the run again."
             )
         return decode_json(artifact.read(FILE), result_type)
 

@@ -181,9 +181,8 @@ def play_by(
             episodes = play_side_by_side(make, tasks, player, max_turns, trials, progress)
             if episodes and all(episode.end == "refused" for episode in episodes):
                 raise InfrastructureError(
-                    "The model answered none of the conversations (first error: "
-                    f"{episodes[0].complaint.rstrip('.')}): correct the settings of "
-                    "the model."
+                    "The model did not answer any conversation (first error: "
+                    f"{episodes[0].complaint.rstrip('.')}): check the settings of the model."
                 )
         else:
             episodes = play(make, tasks, player, max_turns, trials, progress=progress)

@@ -172,8 +172,8 @@ def check_place(settings: Settings, place: Place) -> None:
     if not settings.shares_lake:
         raise SettingsError(
             f'compute = "{place}" runs tasks on machines that cannot open the folder '
-            f"{settings.lake_url}: set `lake` to a bucket, or set `shared` to a folder around the "
-            "lake that all machines mount at the same path."
+            f"{settings.lake_url}: set `lake` to a bucket, or set `shared` to a folder that "
+            "contains the lake, and that all machines mount at the same path."
         )
 
 
@@ -188,7 +188,7 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
     """Return one sentence per agent that has settings but is not in any store."""
     known = [str(key) for key in partitions]
     return [
-        f'[agents."{name}"] names an agent that is in no store{did_you_mean(name, known)}'
+        f'[agents."{name}"] is for an agent that no store contains{did_you_mean(name, known)}'
         for name in settings.agents
         if name not in known
     ]

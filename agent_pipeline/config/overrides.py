@@ -58,7 +58,9 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
         if ours := next(
             (options.other_names[name] for options in candidates if name in options.other_names), ""
         ):
-            raise SettingsError(f"There is no setting {name!r}: use its name here, `{ours}`.")
+            raise SettingsError(
+                f"There is no setting {name!r}: in agent-pipeline, it is called `{ours}`."
+            )
         for options in candidates:
             if name in options.removed_options:
                 raise SettingsError(

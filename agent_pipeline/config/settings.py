@@ -474,7 +474,9 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError(problem(error, Settings, where=_where(file))) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is not a TOML file ({error}): correct it.") from error
+        raise SettingsError(
+            f"{file} is not a valid TOML file ({error}): fix the syntax."
+        ) from error
     except OSError as error:
         raise SettingsError(
             f"{file} cannot be read ({error}): check the permissions of the file."
@@ -587,7 +589,7 @@ def read_tools(path: Path) -> list[Tool]:
         ) from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise SettingsError(
-            f"The tools file {path} does not hold a JSON list of OpenAI function "
-            "schemas: write such a list into the file."
+            f"The tools file {path} does not contain a JSON list of OpenAI function schemas: "
+            "write such a list into the file."
         )
     return tools

@@ -68,7 +68,7 @@ def check_trusted(asset: str, run: Mapping[str, object], configured: Options) ->
         if strange:
             raise SettingsError(
                 f"The run config sets `{asset}.{name}` to {strange[0]!r}, which could run code or "
-                "send data to another machine, so run config may not set it: set it in "
+                "send data to another machine. The config of a run may not set this: set it in "
                 "pipeline.toml or in the environment."
             )
 

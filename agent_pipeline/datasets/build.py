@@ -94,8 +94,8 @@ class SplitError(DataError):
         )
         super().__init__(
             f"{asset} was not replaced, because a session, task or text is in more than one split "
-            f"({examples}): give all trials of a task the same task id (`task_pattern`), or "
-            "remove one of two equal sessions from the store.",
+            f"({examples}): give all trials of a task the same task id (`task_pattern`). If two "
+            "sessions are equal, remove one of them from the store.",
             asset=asset,
         )
 
@@ -123,7 +123,7 @@ _SFT = DatasetKind(
     asset=SFT_TABLE,
     schema=SEEN_IN_TRAINING,
     text="messages",
-    description="Conversations of an agent, to imitate.",
+    description="Conversations of an agent that a model learns to imitate.",
     task="text-generation",
 )
 _HELDOUT = replace(_SFT, asset=HELDOUT_TABLE, schema=SFT)
@@ -131,21 +131,21 @@ _PREFERENCES = DatasetKind(
     asset="preference_dataset",
     schema=PREFERENCES,
     text="prompt",
-    description="A good and a bad answer of an agent to one prompt.",
+    description="Prompts of an agent, each with a good and a bad answer.",
     task="reinforcement-learning",
 )
 _KTO = DatasetKind(
     asset="kto_dataset",
     schema=KTO,
     text="completion",
-    description="Answers, each with a label: good or bad.",
+    description="Answers of an agent, each with the label good or bad.",
     task="reinforcement-learning",
 )
 _SHAREGPT = DatasetKind(
     asset="sharegpt_dataset",
     schema=SHAREGPT,
     text="conversations",
-    description="Conversations in ShareGPT's form.",
+    description="Conversations of an agent in the ShareGPT format.",
     task="text-generation",
 )
 
@@ -241,7 +241,7 @@ def build_sft(
             yield row
 
     filters = [
-        f"turns with the fact {fact} have weight 0: they are not trained"
+        f"turns with the fact {fact} have weight 0, so a model is not trained on them"
         for fact in untrained_facts
     ]
     staged = stage_rows(lake, key, replace(_SFT, schema=SFT), make_rows())
@@ -307,8 +307,8 @@ def build_preferences(
             yield row
 
     filters = [
-        f"pairs are chosen by the strategy {pairing.strategy}; the two scores differ by at least "
-        f"{pairing.min_margin}, and are never equal"
+        f"the strategy {pairing.strategy} chose the pairs; the two scores of a pair differ by at "
+        f"least {pairing.min_margin}, and are never equal"
     ]
     facts = CardFacts(counts, filters, ledger=curated.ledger)
     built = build_dataset(lake, key, _PREFERENCES, make_rows(), facts, files)
@@ -346,7 +346,7 @@ def build_kto(
         pairs = lake.open("preference_dataset", key).read(_SESSION_COLUMNS)
         for column in pairs.columns:
             paired_ids.update(column.to_pylist())
-        filters.append("sessions that are in a preference pair are not repeated here")
+        filters.append("sessions that are in a preference pair are left out")
     labelled = curated.read_labelled()
     rows = curated.add_judges(make_kto_rows(labelled, curated.ledger, paired_ids, counts))
     facts = CardFacts(counts, filters, ledger=curated.ledger)

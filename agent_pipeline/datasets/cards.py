@@ -31,8 +31,8 @@ _TEMPLATE = """---
 |---|---:|---:|
 {% for line in splits %}| {{ line.split }} | {{ line.rows }} | {{ line.tasks }} |
 {% endfor %}
-A task is in one split, with all its trials, and stays there. Every row names its session, task \
-and content hash if its format has fields for them.
+All sessions of a task are in the same split, which never changes. If the format has fields for \
+them, every row contains the ids of its session and task, and a hash of its content.
 {% for heading, text in sections %}
 ## {{ heading }}
 
@@ -170,15 +170,15 @@ def _write_sections(lake: Lake, publication: Publication) -> list[tuple[str, str
 def _list_limits(agent_count: int, inferred_count: int) -> list[str]:
     agents = "one agent on its" if agent_count == 1 else "these agents on their"
     limits = [
-        f"the rows are sessions of {agents} own tasks, and do not cover other tasks",
-        "verdicts come from the judges that the setting decided_by names, and may be wrong",
+        f"the rows are sessions of {agents} own tasks, so other tasks are not covered",
+        "verdicts come from the judges in the setting decided_by, and may be wrong",
         "private data is replaced by placeholders if a detector found it; no detector finds all "
-        "of it",
+        "private data",
     ]
     if inferred_count:
         limits.append(
-            f"the tool schemas of {inferred_count:,} sessions are inferred from their calls: "
-            "names and types, no descriptions"
+            f"the tool schemas of {inferred_count:,} sessions are inferred from their calls, "
+            "so they have names and types, but no descriptions"
         )
     return limits
 
@@ -186,8 +186,8 @@ def _list_limits(agent_count: int, inferred_count: int) -> list[str]:
 def _describe_licence(license_name: str) -> str:
     if license_name == "other":
         return (
-            "None was named: the sessions belong to the owner of the store that they were read "
-            "from. Name one before sharing this."
+            "No license was set. The sessions belong to the owner of the store from which they "
+            "were read. Set a license before you share the dataset."
         )
     return f"`{license_name}`, as named by the maker of this data set."
 

@@ -188,7 +188,7 @@ class MultiTaskMixer:
             else:
                 problem = "a data set but no weight (0 leaves it out)"
             raise SettingsError(
-                f"The task {task!r} has {problem}: name the same tasks in `task_weights` and in "
+                f"The task {task!r} has {problem}: use the same tasks in `task_weights` and in "
                 "the data."
             )
 

@@ -77,7 +77,7 @@ _MULTI_TASK = DatasetKind(
     asset=MIXED_TABLE,
     schema=MULTI_TASK,
     text="messages",
-    description="Conversations of several agents, to imitate.",
+    description="Conversations of several agents that a model learns to imitate.",
     task="text-generation",
 )
 
@@ -195,8 +195,8 @@ def build_multi_task(
     shown_weights = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
     filters = [
         f"training rows mixed by the strategy {strategy}, weights {shown_weights}",
-        "training rows that another agent holds out are left out; equal conversations are taken "
-        "once",
+        "a training row is left out if it is held out for another agent; of equal conversations, "
+        "one is kept",
     ]
     dataset = build_dataset(
         lake,
@@ -370,8 +370,8 @@ def choose_rows(
             if split == "train":
                 agents = ", ".join(keys_by_name)
                 raise DataError(
-                    f"There is nothing to mix, because none of the agents {agents} has a row to "
-                    "train on: see the drop reasons of their `curated_sessions`."
+                    f"There is nothing to mix, because the agents {agents} have no training rows: "
+                    "see the drop reasons in their `curated_sessions`."
                 )
             continue
         if split == "train":
@@ -428,8 +428,8 @@ def read_mixed_rows(
         if missing:
             key, row_id = missing[0]
             raise DataError(
-                f"{len(missing)} rows of {SFT_TABLE} were replaced while they were mixed "
-                f"({row_id} of {key}): materialize `{MIXED_TABLE}` again."
+                f"{len(missing)} rows of {SFT_TABLE} were replaced during the mixing ({row_id} of "
+                f"{key}): materialize `{MIXED_TABLE}` again."
             )
         for key, row_id in taken:
             yield read_row(row_indices[key, row_id]) | {

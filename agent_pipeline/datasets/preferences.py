@@ -500,18 +500,23 @@ def _count_untried(
 
 
 _REASONS_FOR_NO_PAIR = {
-    "no_negative_of_the_task": "sessions have no negative trial of their task",
-    "no_positive_of_the_task": "sessions have no positive trial of their task",
-    "no_partner_with_the_same_prompt": "sessions have no partner with the same system prompt, "
-    "tools and first request",
-    "left_out_as_infrastructure_error": "sessions ended in a failure of the infrastructure",
-    "left_out_as_attack_succeeded": "sessions obeyed an injection",
-    "not_better_by_the_margin": "pairings have scores that do not differ by the margin",
-    "equal_answers": "pairings have equal answers",
-    "one_is_a_beginning_of_the_other": "pairings have an answer that is the beginning of the other",
-    "a_user_or_tool_differs_first": "pairings first differ in a message of a user or a tool",
-    "no_common_request": "pairings have no request in common",
-    "a_turn_is_not_to_be_trained": "pairings have an answer with a turn of weight 0",
+    "no_negative_of_the_task": "sessions have no bad session of the same task",
+    "no_positive_of_the_task": "sessions have no good session of the same task",
+    "no_partner_with_the_same_prompt": (
+        "sessions have no other session with the same system prompt, tools and first request"
+    ),
+    "left_out_as_infrastructure_error": "sessions ended because the infrastructure failed",
+    "left_out_as_attack_succeeded": "sessions obeyed a prompt injection",
+    "not_better_by_the_margin": "pairs have scores that differ by less than the margin",
+    "equal_answers": "pairs have equal answers",
+    "one_is_a_beginning_of_the_other": (
+        "pairs have an answer that is the beginning of the other answer"
+    ),
+    "a_user_or_tool_differs_first": "pairs first differ in a message of a user or a tool",
+    "no_common_request": "pairs have no request in common",
+    "a_turn_is_not_to_be_trained": (
+        "pairs have an answer with a turn that is excluded from training"
+    ),
 }
 
 

@@ -134,8 +134,9 @@ class EmptySplit:
     def describe(self) -> str:
         """Return a sentence about the empty split for users."""
         return (
-            f"{self.split} has no rows, because none of the {self.task_count} tasks fell into it: "
-            f"with {self.tasks_needed} tasks, it has a row with a probability of 95 %."
+            f"{self.split} has no rows, because none of the {self.task_count} tasks is in this "
+            f"split: with {self.tasks_needed} tasks, it would have a row with a probability of 95 "
+            "%."
         )
 
 

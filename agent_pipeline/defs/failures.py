@@ -30,10 +30,9 @@ def user_errors() -> Iterator[None]:
         if retryable:
             if _tries() < RETRIES:
                 raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from public
-            sentence = (
-                sentence
-                or f"A connection was lost ({connection}): repeat when the store and the lake can "
-                "be reached."
+            sentence = sentence or (
+                f"A connection was lost ({connection}): start the run again when the store "
+                "and the lake can be reached."
             )
         if sentence is None:
             if public is error:

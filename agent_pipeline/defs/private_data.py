@@ -58,9 +58,8 @@ def _table_check(
         why = None
         if scan.kinds:
             why = (
-                f"{asset} holds private data ({counts_in_words(scan.kinds)}) in the columns "
-                f"{', '.join(scan.columns)}: nothing is made "
-                "of this table"
+                f"{asset} contains private data ({counts_in_words(scan.kinds)}) in the columns "
+                f"{', '.join(scan.columns)}, so no later asset is made from this table"
             )
         metadata = {
             "rows": scan.rows,
@@ -124,7 +123,7 @@ def _texts_result(
             f"{name}: {counts_in_words(counts)}" for name, counts in sorted(finds.items())
         )
         what_follows = "it is not served" if blocks else "read the files before you share them"
-        why = f"the texts of {asset} hold what looks private ({named}): {what_follows}"
+        why = f"the texts of {asset} contain values that look private ({named}): {what_follows}"
     rows = [[name, counts_in_words(counts)] for name, counts in sorted(finds.items())]
     metadata = {
         "files": len(files),

@@ -73,14 +73,17 @@ class Chat:
                 yield ChatEvent("answer", content or "")
             if not calls:
                 if reply.finish_reason == "length":
-                    yield ChatEvent("stopped", "The answer was cut off, because it is too long.")
+                    yield ChatEvent(
+                        "stopped",
+                        ("The answer was cut off, because it reached the limit of tokens."),
+                    )
                 return
             for call in calls:
                 yield from self._answer_call(call)
         yield ChatEvent(
             "stopped",
-            f"The model wrote {self._max_turns} messages without an answer (the setting "
-            "episodes.max_turns).",
+            f"The model wrote {self._max_turns} messages without an answer, which is the limit "
+            "(the setting episodes.max_turns).",
         )
 
     def _answer_call(self, call: Mapping[str, Any]) -> Iterator[ChatEvent]:
@@ -104,5 +107,8 @@ def _describe_failure(reply: EpisodeReply) -> str:
     if reply.refused:
         return reply.refused
     if reply.finish_reason == "length":
-        return "The model began a call and did not finish it, because the message is too long."
+        return (
+            "The model began a tool call, but the message reached the limit of tokens before the "
+            "call ended."
+        )
     return "The conversation is too long for the model: start over."

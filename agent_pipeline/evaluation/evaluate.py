@@ -411,8 +411,8 @@ def _compare_losses(
         broken = sum(not isfinite(loss) for loss in losses[model])
         if broken:
             raise ModelError(
-                f"The loss of the {name} is not finite on {broken} of {len(judged)} held-out "
-                "rows, so its weights are broken: train again."
+                f"The loss of the {name} is infinite or not a number on {broken} of {len(judged)} "
+                "held-out rows, so its weights are broken: train the model again."
             )
     difference = paired(
         [tasks[position] for position in judged],

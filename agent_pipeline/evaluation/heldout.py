@@ -36,8 +36,8 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[D
         tasks = pc.count_distinct(read_sft_columns(lake, key, ["task_key"])["task_key"]).as_py()
         raise DataError(
             f"{key} has no held-out rows, because none of its {tasks} tasks is in the split "
-            f"{split}: add sessions of other tasks. Of 10 tasks, about 2 are held out. Training rows "
-            "are never used instead."
+            f"{split}: add sessions of other tasks. About 2 of 10 tasks are held out. Training "
+            "rows are never used for evaluation."
         )
     return rows
 

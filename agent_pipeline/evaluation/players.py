@@ -198,8 +198,8 @@ def endpoint_player(
         answered = answered or not all(reply.refused for reply in replies)
         if not answered and replies:
             raise InfrastructureError(
-                "The server answered none of the conversations (first error: "
-                f"{replies[0].refused.rstrip('.')}): correct the model or the settings of the "
+                "The server did not answer any conversation (first error: "
+                f"{replies[0].refused.rstrip('.')}): check the model and the settings of the "
                 "server."
             )
         return replies

@@ -64,12 +64,14 @@ most a fifth, and its sign stays.
 MIN_TASKS = ceil(NORMAL_QUANTILE_OF_95**2 * MIN_LOW_END / (1 - MIN_LOW_END))
 """Number of tasks from which the interval's lower end is high enough if all verdicts agree."""
 
-TaskKind = Literal["a change is asked for", "no change, or only in some sessions"]
+TaskKind = Literal[
+    "tasks that ask for a change", "tasks that ask for no change, or only in some sessions"
+]
 """What the good sessions of a task do: all of them write, or not."""
 NOT_RECORDED = "no good recording"
 """The group of held-out tasks that cannot be replayed, whatever their kind."""
-ACTING: TaskKind = "a change is asked for"
-NOT_ACTING: TaskKind = "no change, or only in some sessions"
+ACTING: TaskKind = "tasks that ask for a change"
+NOT_ACTING: TaskKind = "tasks that ask for no change, or only in some sessions"
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,12 @@ class VerdictAgreement:
             return f"no replayed {self.verdict} session is settled"
         text = (
             f"{self.agreeing} of {self.settled} settled {self.verdict} sessions of {self.tasks} "
-            "tasks agree"
+            "tasks have the recorded verdict"
         )
         if self.agreeing < self.settled:
             return (
-                f"{text} ({self.agreeing / self.settled:.1%}, at least {self.low:.1%}; needed are "
-                f"{MIN_AGREEMENT:.0%}, at least {MIN_LOW_END:.0%})"
+                f"{text} ({self.agreeing / self.settled:.1%}, and the lower end of the interval is "
+                f"{self.low:.1%}; {MIN_AGREEMENT:.0%} and {MIN_LOW_END:.0%} are needed)"
             )
         return f"{text}, and {MIN_TASKS} tasks are needed"
 
@@ -171,10 +173,10 @@ class KindProof:
     def shortfall(self) -> str:
         """Return why the replayed world may not decide on these tasks, or an empty text."""
         if not self.sessions:
-            return "no task has two judged recordings, one of them good"
+            return "no task has two judged sessions of which one is good"
         if self.settled < MIN_SETTLED * self.sessions:
             return (
-                f"{self.settled} of {self.sessions} replayed sessions are settled, and "
+                f"{self.settled} of {self.sessions} replayed sessions are settled, and at least "
                 f"{MIN_SETTLED:.0%} are needed"
             )
         return "; ".join(filter(None, (self.good.shortfall, self.bad.shortfall)))
@@ -217,7 +219,7 @@ class TapeProof:
         text = ". ".join(parts)
         if len(self.proven) == len(self.kinds):
             return text
-        return f"{text}. More judged sessions per task help, good ones and bad ones"
+        return f"{text}. To improve this, log and judge more sessions per task, both good and bad"
 
 
 HEAD = ["tasks", "verdict", "replayed", "settled", "agree", "settled tasks", "at least", "result"]

@@ -224,7 +224,7 @@ class ReplayedWorld:
             progress.sources.append(sources[reply])
             return reply
         if not equivalent and any(turn.reply is not None for turn in here):
-            self._unsettled = Unsettled("answer without a recorded reply", answer)
+            self._unsettled = Unsettled("answer to which no recorded user replied", answer)
         return None
 
     def _is_equivalent(self, answer: str, turn: RecordedTurn) -> bool:
@@ -316,7 +316,7 @@ class ReplayedWorld:
             recorded = {classify_text(ending.text) for ending in self._tape.endings}
             may_be_answered = classify_text(progress.answer) == "ask" and "ask" not in recorded
             if may_be_answered and self._task_tape.user_replies:
-                return self._leave_open("question that no session asks", progress.answer)
+                return self._leave_open("question that no recorded session asks", progress.answer)
             return _Verdict(False, "no good session ends with these writes")
         if max(progress.calls.values(), default=0) >= max(
             MOST_REPEATED, *(ending.most_repeated + 1 for ending in good)
@@ -325,7 +325,9 @@ class ReplayedWorld:
         for write, looked_up in progress.looked_up.items():
             before = [ending.looked_up.get(write, frozenset()) for ending in alike]
             if before and all(before) and not any(looked_up & reads for reads in before):
-                return self._leave_open("write without its look-up", write)
+                return self._leave_open(
+                    "write without the look-up that good sessions make first", write
+                )
         if not progress.answer.strip():
             return _Verdict(False, "no last answer")
         if not self._agrees([ending.text for ending in alike]):
@@ -333,7 +335,7 @@ class ReplayedWorld:
         for ending in self._tape.endings:
             is_bad = ending.is_good is False and ending.state == progress.state
             if is_bad and self._agrees([ending.text]):
-                return self._leave_open("like a bad session, too", progress.answer)
+                return self._leave_open("similar to a bad session, too", progress.answer)
         return _Verdict(True)
 
     def _agrees(self, texts: Sequence[str]) -> bool:

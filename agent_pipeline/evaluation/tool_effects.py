@@ -35,11 +35,11 @@ the tool counts as one that writes. Once may be chance.
 """
 MIN_SHARE_CHANGING = 0.1
 """The same as a share of the tool's calls."""
-CHANGED_READ = "an equal look-up had another result after it"
-READ_NAME = "its name says that it looks something up"
-READ_DESCRIPTION = "its description says that it looks something up"
+CHANGED_READ = "the same look-up had a different result after a call of this tool"
+READ_NAME = "its name says that it only reads"
+READ_DESCRIPTION = "its description says that it only reads"
 UNKNOWN = "nothing shows that it only reads"
-DECLARED = "by the setting reads"
+DECLARED = "because of the setting reads"
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def turn_tools(request: ShownRequest, task_key: str) -> ShownRequest | None:
         return None
     tools = [*request.tools[1:], request.tools[0]]
     order = ", ".join(name_of(tool) for tool in tools)
-    return replace(request, tools=tools, change=f"order of the tools: {order}")
+    return replace(request, tools=tools, change=f"new order of the tools: {order}")
 
 
 def add_unused_tool(request: ShownRequest, task_key: str) -> ShownRequest | None:

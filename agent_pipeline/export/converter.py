@@ -124,7 +124,7 @@ def convert(
     if not (model_dir / "config.json").is_file():
         raise ExportError(
             f"{model_dir} does not contain a config.json, so it cannot be converted to GGUF: "
-            "merge the adapter first."
+            "merge the adapter into its base model first."
         )
     named = ["--model-name", name] if name else []
     command = [

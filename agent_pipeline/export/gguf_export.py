@@ -377,12 +377,15 @@ def export_whole(
         if kind in answers and answers[kind].agreement < parity.GREEDY_THRESHOLD
     ]
     failed |= {
-        kind: f"{answers[kind].agreement:.0%} of its greedy answers equal the merged model's answers"
+        kind: (
+            f"{answers[kind].agreement:.0%} of its greedy answers equal the answers of the merged "
+            "model"
+        )
         for kind in unequal
     }
     failed |= {kind: decisions.failed for kind, decisions in kept.items() if decisions.failed}
     failed |= {
-        kind: f"a conversation differs from training: {played.difference}"
+        kind: f"a conversation is rendered differently than in training: {played.difference}"
         for kind, played in file_answers.played.items()
         if played.difference
     }

@@ -87,7 +87,10 @@ def limits_by_tool(
         for tool, calls in unwritable_calls(passed_on()).items()
         for why, count in calls.reasons.items()
     ]
-    why = "the server rounds a number when it shows the call again, as training did"
+    why = (
+        "the server rounds a number when it renders the call in a later prompt; training did the "
+        "same"
+    )
     limits += [
         ServingLimit(tool=tool, count=count, of="calls", why=why) for tool, count in rounded.items()
     ]
@@ -118,13 +121,13 @@ def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
         for tool in tools
     }
     if name not in schemas:
-        return "the request has no such tool"
+        return "the request does not contain this tool"
     try:
         value = parse_json(arguments)
     except (ValueError, RecursionError):
         return "its arguments are not JSON"
     if not isinstance(value, dict):
-        return "its arguments are not an object"
+        return "its arguments are not a JSON object"
     return _why_not(value, schemas[name])
 
 
@@ -137,9 +140,9 @@ def _why_not(value: dict[str, object], schema: Mapping[str, Any]) -> str:
         if missing := [key for key in required if key not in value]:
             return f"it lacks the required argument {missing[0]}"
         if len(known) < len(value) and not schema.get("additionalProperties"):
-            return "it has an argument that the schema lacks"
+            return "it has an argument that the schema does not contain"
         if known != [key for key in order if key in value]:
-            return "its arguments stand in another order than in the schema (required ones first)"
+            return "its arguments are not in the order of the schema, with required arguments first"
     if any(_too_long(number) for number in _numbers(value)):
         return f"a number has more than {MOST_DIGITS} digits"
     if isinstance(properties, Mapping):
@@ -150,7 +153,7 @@ def _why_not(value: dict[str, object], schema: Mapping[str, Any]) -> str:
                 and isinstance(item, NumberText)
                 and not item.lstrip("-").isdigit()
             ):
-                return "a whole number is written with a fraction"
+                return "a whole number is written with decimals"
     return ""
 
 

@@ -321,8 +321,8 @@ class LlamaCpp:
         answer = self._ask("POST", "/completion", body)
         if answer.get("truncated"):
             raise ExportError(
-                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} tokens does "
-                f"not fit into the context of {self.path}: use shorter prompts, or request fewer "
+                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} tokens is "
+                f"longer than the context of {self.path}: use shorter prompts, or request fewer "
                 "new tokens."
             )
         stopped = answer["stop_type"] == "eos"

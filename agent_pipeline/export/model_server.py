@@ -100,7 +100,7 @@ def serve_model(
     Raises:
         ExportError: Neither the program nor the binding can serve the model.
     """
-    reason = "there is no llama-server on PATH"
+    reason = "llama-server is not on PATH"
     if program is not None:
         with _run_program(program, served, address, log) as process:
             failure = _find_failure(process, served, address)
@@ -120,8 +120,8 @@ def serve_model(
     ):
         yield RunningServer(
             address.url,
-            f"The installed binding of llama.cpp serves only {served.name}, one request at a time, "
-            f"because {reason}.",
+            f"The installed binding of llama.cpp serves only {served.name}, and one request at a "
+            f"time, because {reason}.",
         )
 
 

@@ -175,7 +175,7 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
             f"The command `ollama create {name}` failed with exit code {done.returncode} (last "
             f"line: '{reason}'): start Ollama (`ollama serve`), then run `{by_hand}`."
         )
-    return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
+    return OllamaResult(name, True, f"Ollama has {name}: to try it, run `ollama run {name}`.")
 
 
 def check_rendering(name: str, renderer: ChatRenderer, system: str = "") -> str:

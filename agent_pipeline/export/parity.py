@@ -147,8 +147,8 @@ def prompts(
     """
     if not conversations:
         raise DataError(
-            "The export cannot be checked, because there are no held-out conversations: hold out "
-            "at least one task."
+            "The export cannot be checked, because there are no held-out conversations: raise "
+            "`split.test`, or log sessions of more tasks."
         )
     found_differences = []
     for number, conversation in enumerate(conversations):
@@ -259,7 +259,7 @@ def check_template(
             if served != ids:
                 shared_length = shared_prefix_length([served, ids])
                 raise ExportError(
-                    "llama.cpp and the tokenizer give different tokens for held-out conversation "
+                    "llama.cpp and the tokenizer make different tokens of held-out conversation "
                     f"{number} from token {shared_length} on "
                     f"({served[shared_length : shared_length + 3]} and "
                     f"{ids[shared_length : shared_length + 3]}), because the conversion lost the "

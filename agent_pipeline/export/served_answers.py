@@ -162,7 +162,7 @@ def gate(
             if answer not in (answers[number], merged[number])
         ]
         lost = [
-            f"{len(same)} of {len(total)} {what} are the merged model's"
+            f"{len(same)} of {len(total)} {what} equal the merged model's"
             for what, same, total in (
                 ("decisions", decided, set(range(len(pairs)))),
                 ("calls", called & alike, called),
@@ -170,7 +170,12 @@ def gate(
             if len(same | tied & total) < least * len(total)
         ]
         lost += (
-            [f"llama.cpp's server and the model answer turns {wrong} differently"] if wrong else []
+            [
+                "llama.cpp's server and the exported file give different answers at the turns "
+                f"{wrong}"
+            ]
+            if wrong
+            else []
         )
         kept[kind] = KeptDecisions(
             turns=len(pairs),

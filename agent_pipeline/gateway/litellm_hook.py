@@ -155,7 +155,9 @@ class TrafficHook(CustomGuardrail):
                 self._rules = {name: self._load_agent(name, rules[name]) for name in rules}
                 self._read_at = changed_at
         except (OSError, msgspec.DecodeError, UnicodeError) as error:
-            _logger.error("%s cannot be used, so no champion answers: %s", self._file, error)
+            _logger.error(
+                "%s cannot be used, so the large model answers everything: %s", self._file, error
+            )
             self._rules, self._read_at = {}, 0
         return self._rules
 

@@ -162,8 +162,8 @@ def _read_gateway(settings: Settings, key: PartitionKey) -> _Gateway:
     waits = []
     if changed:
         waits.append(
-            "The gateway checks calls by earlier settings, because these settings have changed: "
-            f"{', '.join(changed)}. Run `agent-pipeline traffic {key}`."
+            "The gateway still checks calls with earlier settings, because these settings have "
+            f"changed: {', '.join(changed)}. Run `agent-pipeline traffic {key}`."
         )
     if rules.share and rules.act == "sure":
         waits += _check_threshold(settings, key, rules)
@@ -182,7 +182,7 @@ def _check_threshold(settings: Settings, key: PartitionKey, rules: TrafficRules)
     why_not = find_last_episodes(lake, key, champion.identity, world).why_not
     reason = f"its last episodes do not count, because {why_not}" if why_not else "it played again"
     return [
-        f"The gateway accepts writes of the champion by an earlier threshold ({reason}). Run "
+        f"The gateway still uses an earlier threshold for the champion's writes ({reason}). Run "
         f"`agent-pipeline traffic {key}`."
     ]
 
@@ -251,8 +251,8 @@ def _list_waiting(key: PartitionKey, model: ModelSummary | None, unjudged: int) 
     waits = []
     if model and model.waits and model.latest:
         waits.append(
-            f"{model.latest[:16]} won: look at it (`agent-pipeline report {key}`), and promote it "
-            f"(`agent-pipeline promote {key}`)."
+            f"{model.latest[:16]} can be promoted: look at it (`agent-pipeline report {key}`), "
+            f"and promote it (`agent-pipeline promote {key}`)."
         )
     if unjudged:
         waits.append(

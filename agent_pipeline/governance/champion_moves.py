@@ -49,7 +49,7 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     champion = lake.champion(EXPORT, key)
     deciding_world = find_deciding_world(settings, lake, key)
     against = unfit(lake, key, champion, deciding_world) if champion else []
-    warnings = [f"It is not fit to act unwatched: {'; '.join(against)}."] if against else []
+    warnings = [f"It is not fit to act unattended: {'; '.join(against)}."] if against else []
     interrupted = interrupted_rollback(lake, key) if not entry.moved else None
     if interrupted:
         warnings.append(

@@ -209,8 +209,8 @@ def forget_sessions(
         for file in removal.tables():
             if removal.has_own_rows(file):
                 raise DataError(
-                    f"{removal.describe()} was written again while it was being forgotten, to "
-                    f"{file.path}: let that run end, and repeat."
+                    f"{removal.describe()} was written to {file.path} again while it was being "
+                    "forgotten: wait until that run ends, then try again."
                 )
         return report
 
@@ -252,8 +252,8 @@ class _Removal:
             raise DamageError(
                 f"{artifact.path} is {artifact.reason}, so it is unknown whether "
                 f"{self.describe()} is in the {artifact.asset} {artifact.name} of {artifact.key}, "
-                "and nothing was forgotten: put a copy of the file back, or delete the folder "
-                f"{artifact.path.parent}, and repeat.",
+                "and nothing was forgotten: restore the file from a backup, or delete the folder "
+                f"{artifact.path.parent}, then try again.",
                 artifact.path,
             )
 
@@ -336,7 +336,7 @@ class _Removal:
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{file.path} is damaged ({error}): materialize "
-                f"`{name_asset_to_select(file.asset)}` again, or delete the file, then repeat."
+                f"`{name_asset_to_select(file.asset)}` again, or delete the file, then try again."
             ) from error
 
     def _key_within(self, file: LakeFile) -> PartitionKey | None:
@@ -511,7 +511,7 @@ class _Removal:
             except Timeout as error:
                 raise DataError(
                     f"{folder}, which a run is making, contains {self.describe()}: cancel that "
-                    "run, or wait for its end, and repeat."
+                    "run or wait until it ends, then try again."
                 ) from error
             self.report.changes.append(Change(path=str(folder), deleted=True))
 

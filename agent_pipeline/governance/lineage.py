@@ -84,7 +84,7 @@ class UnknownSessionError(DataError):
 
     def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
         self.session_id, self.nearest = session_id, nearest
-        advice = "'agent-pipeline sessions show ID --lineage' shows where one is."
+        advice = "to find a session, run 'agent-pipeline sessions show ID --lineage'."
         if nearest:
             advice = f"did you mean {', '.join(map(repr, nearest))}?"
         super().__init__(
@@ -360,7 +360,7 @@ def models_of(lake: Lake, *session_ids: str) -> list[ModelUse]:
             raise DamageError(
                 f"{artifact.path} is {artifact.reason}, so it is unknown whether the "
                 f"{artifact.asset} {artifact.name} of {artifact.key} was made from {described}: "
-                "put a copy of the file back, or materialize "
+                "restore the file from a backup, or materialize "
                 f"{name_asset_to_select(artifact.asset)} again.",
                 artifact.path,
             )
@@ -492,9 +492,10 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
     if len(matching) != 1:
         what = f"{len(matching)} models" if matching else "no model"
         raise DataError(
-            f"{model!r} does not name one model. It is no existing path, and {what} of {lake.root} "
-            f"{'have' if matching else 'has'} an identity that begins with it: give a model's "
-            "folder, a file in the folder, or at least eight digits of the model's identity."
+            f"{model!r} is not the name of one model. It is not an existing path, and {what} of "
+            f"{lake.root} {'have' if matching else 'has'} an identity that begins with it: give a "
+            "model's folder, a file in the folder, or at least eight digits of the model's "
+            "identity."
         )
     return _describe(lake, models[matching[0]], models)
 

@@ -60,7 +60,10 @@ def choose_world(settings: Settings, lake: Lake, key: PartitionKey) -> PlayedWor
     if world == REPLAYED:
         return PlayedWorld(REPLAYED, proof=proof)
     if not proof.proven:
-        why_not = f"recordings do not prove the verdicts of the replayed world ({proof})"
+        why_not = (
+            "the recorded sessions do not show that the verdicts of the replayed world can be "
+            f"trusted ({proof})"
+        )
         return PlayedWorld(REPLAYED, why_not, proof=proof)
     tasks = sum(kind_proof.heldout_tasks for kind_proof in proof.proven)
     why_not = _describe_few(tasks) if tasks < MIN_REPLAYED_TASKS else ""
@@ -80,6 +83,6 @@ def find_deciding_world(settings: Settings, lake: Lake, key: PartitionKey) -> De
 def _describe_few(tasks: int) -> str:
     """Return a sentence about too few held-out tasks with a good recording."""
     return (
-        f"{tasks} held-out tasks have a good recording on the agent's tape, and "
-        f"{MIN_REPLAYED_TASKS} are needed to replay them"
+        f"only {tasks} held-out tasks have a good recorded session, and {MIN_REPLAYED_TASKS} such "
+        "tasks are needed"
     )

@@ -284,8 +284,8 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
         if damaged := unreadable.get(identity[:16]):
             raise DamageError(
                 f"{damaged.path} is {damaged.reason}, so the inputs of the {damaged.asset} "
-                f"{damaged.name} of {damaged.key} are unknown, and nothing was deleted: put a "
-                f"copy of the file back, or materialize `{name_asset_to_select(damaged.asset)}` "
+                f"{damaged.name} of {damaged.key} are unknown, and nothing was deleted: restore "
+                f"the file from a backup, or materialize `{name_asset_to_select(damaged.asset)}` "
                 "again.",
                 damaged.path,
             )

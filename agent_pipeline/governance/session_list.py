@@ -139,7 +139,7 @@ def list_sessions(
         ("damage", wanted.damage, counts.damage),
     ):
         if value and value not in known:
-            others = did_you_mean(value, known) if known else ": no session has any."
+            others = did_you_mean(value, known) if known else ", because no session has one."
             raise SettingsError(f"No session has the {name} {value!r}{others}")
     return SessionList(counts.matching, counts.total, newest)
 

@@ -268,7 +268,7 @@ def _propose_tasks(
     add_note(
         report.notes,
         f"{proposal.trials} sessions of {partition.partition} look like trials of {tasks} tasks. "
-        f"If they are, put this into pipeline.toml:\n{proposal.lines(partition.partition)}",
+        f"If they are trials, put this into pipeline.toml:\n{proposal.lines(partition.partition)}",
     )
 
 
@@ -293,12 +293,12 @@ class _MissingSpeaker(msgspec.Struct, frozen=True):
 
 
 _MISSING_USER = _MissingSpeaker(
-    "no user says anything",
-    "no session has a request; check that the export holds the users' messages",
+    "there is no text of a user",
+    "no session has a request; check that the export contains the users' messages",
 )
 _MISSING_AGENT = _MissingSpeaker(
     "no agent answers",
-    "no session can be trained; check that the export holds the agent's messages",
+    "no session can be used for training; check that the export contains the agent's messages",
 )
 
 
@@ -317,8 +317,8 @@ def _note_missing_speaker(
     if missing == sessions:
         add_note(
             report.notes,
-            f"{partition} holds no conversation: in all of its {sessions} sessions {words.fact}, "
-            f"so {words.consequence}.",
+            f"{partition} contains no conversation: in all of its {sessions} sessions "
+            f"{words.fact}, so {words.consequence}.",
         )
     elif 2 * missing >= sessions:
         add_note(report.notes, f"In {missing} of {sessions} sessions of {partition} {words.fact}.")

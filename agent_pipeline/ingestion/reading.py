@@ -169,8 +169,8 @@ class Preparation:
             )
         if self.private_ids:
             yield (
-                f"{self.private_ids} session ids of {key} look private; ids are not redacted, so "
-                "give these sessions other ids in the store."
+                f"{self.private_ids} session ids of {key} look like private data. Ids are not "
+                "redacted, so give these sessions other ids in the store."
             )
 
 

@@ -193,8 +193,8 @@ class TablePass:
         """
         if self._last and not self.seen["session_id"].equals(self._last.seen["session_id"]):
             raise DataError(
-                f"The store of {self._key} lost sessions while it was read, so the last table "
-                "stays: run again."
+                f"The store of {self._key} lost sessions while it was being read, so the last "
+                "table stays: start the run again."
             )
 
     def find_changed_tasks(self) -> set[str]:

@@ -58,7 +58,7 @@ class VolumeError(DataError):
         sentences = [
             f"The table `{asset}` of {key} was not replaced: there are {now:,} {what}, and the "
             f"last run read {before:,}.",
-            "Look for the missing data. If the smaller number is right, run once with --set "
+            "Look for the missing data. If the smaller number is correct, run once with --set "
             f"{asset}.smallest_share=0.",
             *notes[:_MAX_NOTES_IN_ERROR],
         ]
@@ -102,8 +102,8 @@ def check_volume(
         path = lake.table("sessions", key)
         raise DamageError(
             f"The table `sessions` of {key} was not replaced, because its last version at {path} "
-            "is damaged and cannot show whether the store has lost sessions: put a copy of the "
-            "table back, or run once with --set sessions.smallest_share=0.",
+            "is damaged and cannot show whether the store has lost sessions: restore the table "
+            "from a backup, or run once with --set sessions.smallest_share=0.",
             path,
         )
     counts_now = _count_facts(pq.ParquetFile(staged.file))

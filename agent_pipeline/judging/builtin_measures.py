@@ -35,9 +35,9 @@ def ended_with_answer(context: EvaluationContext) -> MeasureResult:
         return MeasureResult(True)
     last = context.last_spoken
     if last is None:
-        return MeasureResult(False, "no message of the agent")
+        return MeasureResult(False, "there is no message of the agent")
     ending = "tool call" if last.get("tool_calls") else f"{last['role']} message"
-    return MeasureResult(False, f"ends on a {ending}")
+    return MeasureResult(False, f"the session ends with a {ending}")
 
 
 @measure
@@ -54,7 +54,7 @@ def answer_mentions(
         ignore_case: Whether upper and lower case are treated as equal.
     """
     if not context.final_answer:
-        return MeasureResult(False, "no answer at the end")
+        return MeasureResult(False, "the session does not end with an answer")
     answer, wanted = " ".join(context.final_answer.split()), " ".join(text.split())
     if ignore_case:
         answer, wanted = answer.casefold(), wanted.casefold()
@@ -70,10 +70,10 @@ def no_refusal(context: EvaluationContext) -> MeasureResult:
     Only English wordings are recognized.
     """
     if not context.final_answer:
-        return MeasureResult(None, "no answer at the end")
+        return MeasureResult(None, "the session does not end with an answer")
     answer = context.final_answer.replace("\u2019", "'")  # a typographic apostrophe
     if _REFUSAL.match(answer):
-        return MeasureResult(False, "the answer declines to help")
+        return MeasureResult(False, "the answer refuses to help")
     return MeasureResult(True)
 
 
@@ -127,7 +127,7 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
     if len(repeated_names) <= allowed:
         return MeasureResult(True)
     names = ", ".join(sorted(set(repeated_names)))
-    return MeasureResult(False, f"{len(repeated_names)} calls repeat an earlier one ({names})")
+    return MeasureResult(False, f"{len(repeated_names)} calls repeat an earlier call ({names})")
 
 
 @measure
@@ -151,7 +151,7 @@ def all_calls_answered(context: EvaluationContext) -> MeasureResult:
                 break
     unanswered_count = sum(call.result is None for call in calls)
     if unanswered_count:
-        return MeasureResult(False, f"{unanswered_count} calls without a result")
+        return MeasureResult(False, f"{unanswered_count} calls have no result")
     return MeasureResult(True)
 
 

@@ -113,7 +113,7 @@ def made_once(context: EvaluationContext) -> tuple[bool, str]:
         other.name == call.name and other.arguments == call.arguments and not other.failed
         for other in context.calls[:-1]
     )
-    return not repeats, "the same call was made before" if repeats else ""
+    return not repeats, "the same call was already made before" if repeats else ""
 
 
 @precondition
@@ -136,7 +136,7 @@ def equals_record(
     factors = [record.numbers.get(name) for name in numbers]
     known = [factor for factor in factors if factor is not None]
     if len(known) < len(factors) or not is_number(written):
-        return False, f"{value} or a number of the record is missing"
+        return False, f"{value} or a number in the record is missing"
     is_equal = math.isclose(float(str(written)), math.prod(known), abs_tol=1e-6)
     return is_equal, "" if is_equal else f"{value} differs from the record"
 
@@ -205,9 +205,9 @@ def multiple_of_record(
     written = _argument(context.calls[-1], value)
     price, largest = record.numbers.get(number), record.numbers.get(most)
     if not is_number(written) or not price or largest is None:
-        return False, f"{value} or a number of the record is missing"
+        return False, f"{value} or a number in the record is missing"
     is_multiple = is_multiple_of(float(str(written)), price, largest)
-    return is_multiple, "" if is_multiple else f"{value} is no such multiple"
+    return is_multiple, "" if is_multiple else f"{value} is not such a multiple"
 
 
 @precondition

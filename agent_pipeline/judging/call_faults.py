@@ -24,7 +24,7 @@ def find_call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
 
     schemas = _read_schemas(encode_json(list(tools)))
     if call.name not in schemas:
-        return "no tool of the session"
+        return "the session has no tool with this name"
     if call.arguments is None:
         return "its arguments are not a JSON object"
     schema = schemas[call.name]

@@ -135,7 +135,11 @@ def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) ->
     reason = f"score {score:.4g}"
     if score > 1 >= policy.score_acceptable:
         return Opinion(
-            None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale"
+            None,
+            (
+                f"{reason} is above 1: set score_acceptable and score_unacceptable to the scale "
+                "of the scores"
+            ),
         )
     verdict = _judge_value(score, "higher", policy, is_scale_above_1)
     if verdict is None and score >= policy.score_acceptable:
@@ -215,7 +219,7 @@ def _judge_measures(results: Mapping[str, MeasureResult]) -> Opinion:
         return Opinion("unacceptable", f"failed {', '.join(described)}", ", ".join(failed))
     not_taken = [name for name, result in votes.items() if result.passed is None]
     if not_taken:
-        return Opinion(None, f"not taken: {', '.join(not_taken)}")
+        return Opinion(None, f"no result: {', '.join(not_taken)}")
     if not votes:
-        return Opinion(None, "no measure passes or fails")
+        return Opinion(None, "no measure has a result")
     return Opinion("acceptable", f"passed {', '.join(votes)}", ", ".join(votes))

@@ -100,7 +100,7 @@ class JudgeCheck(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Return a sentence without a full stop about the state of the check."""
         if not self.labels:
-            state = "nobody has labelled a random session that it finds good"
+            state = "nobody has labelled a randomly drawn session that it finds good"
         else:
             state = (
                 f"of {self.labels} sessions that it finds good, people find {self.correct} good "

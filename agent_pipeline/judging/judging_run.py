@@ -162,41 +162,40 @@ class JudgingRun:
             if not check.passed:
                 yield (
                     f"The judge {check.describe()}. Until then, its verdicts on sessions of {key} "
-                    f"are unverified: `agent-pipeline review {key}`."
+                    f"are unverified. To label sessions, run `agent-pipeline review {key}`."
                 )
         yield from describe_scales(self.scales, self.policy, key)
         if self.addressing_judge:
             yield (
-                f"{self.addressing_judge} sessions of {key} have a text that addresses a judge, "
-                "so neither measures nor a language model judge them: judge these sessions with "
-                f"`agent-pipeline review {key}`."
+                f"{self.addressing_judge} sessions of {key} contain a text that addresses a "
+                "judge, so measures and the language model do not judge them: judge these "
+                f"sessions with `agent-pipeline review {key}`."
             )
         if self.pending:
             yield (
                 f"The language model has not judged {self.pending} sessions of {key} yet, and "
-                "nobody else judged them: the next run asks again."
+                "nobody else judged them: the next run asks the model again."
             )
         judged_count = self.verdicts.total() - self.verdicts["none"]
         if self.verdicts and not judged_count:
             yield (
-                f"No session of {key} has a verdict, so no session is trained on: "
+                f"No session of {key} has a verdict, so none is used for training: "
                 f"{advise_on_judging(key)}."
             )
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield (
-                    f"Their metrics ({names}) do not count as verdicts until the setting "
-                    "`metrics` says whether higher or lower is better."
+                    f"Their metrics ({names}) give no verdicts until the setting `metrics` says "
+                    "whether a higher or a lower value is better."
                 )
         unverified_count = sum(
             count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified")
         )
         if unverified_count:
             yield (
-                f"{unverified_count} of {judged_count} verdicts of {key} are unverified "
-                "(when_unjudged, or a judge that is not trusted), so a model may learn from "
-                "failures: judge a sample with "
-                f"`agent-pipeline review {key}`."
+                f"{unverified_count} of {judged_count} verdicts of {key} are unverified, because "
+                "of when_unjudged or because the judge is not trusted. A model may learn from "
+                f"failures: judge a sample with `agent-pipeline review {key}`."
             )
 
     def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:

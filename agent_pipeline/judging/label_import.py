@@ -29,7 +29,7 @@ class ImportedLabels:
         if not self.overridden:
             return ""
         return (
-            f"Another file of {self.path.parent} is read later and has other judgments of "
+            f"Another file of {self.path.parent} is read later and has different judgments of "
             f"{', '.join(self.overridden[:5])} ({len(self.overridden)} in all): the last file in "
             "the order of names counts."
         )
@@ -71,7 +71,7 @@ def import_labels(file: Path, key: PartitionKey, target: Path | None) -> Importe
     copy = target / file.name
     if copy.exists() and not copy.samefile(file) and copy.read_bytes() != file.read_bytes():
         raise SettingsError(
-            f"{copy} already exists with other judgments: give {file} another name.", path=copy
+            f"{copy} already exists with different judgments: rename {file}.", path=copy
         )
     target.mkdir(parents=True, exist_ok=True)
     if not copy.exists():

@@ -161,7 +161,7 @@ class Labels:
         if not unknown:
             return ""
         return (
-            f"{self.where}: {len(unknown)} labels name no session of this agent "
+            f"{self.where}: {len(unknown)} labels are for sessions that this agent does not have "
             f"({_list_first(unknown)})."
         )
 
@@ -245,8 +245,7 @@ def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Lab
                 labels.partial_keys[session_id] = (project, agent)
     if unusable_count:
         labels.notes.append(
-            f"{path}: {unusable_count} rows are not labels (not JSON, or without a session_id) "
-            "and were left out."
+            f"{path}: {unusable_count} rows are not JSON or have no session_id, and were left out."
         )
     if unknown_words:
         labels.notes.append(
@@ -292,8 +291,8 @@ def _read_rows(file: Path) -> Iterator[LabelRow | None]:
     missing = sorted({"session_id", "judgment"} - {_fold_name(name) for name in names})
     if missing:
         raise SettingsError(
-            f"The labels file {file} has no {' and no '.join(missing)}: name the columns "
-            "session_id, judgment and reason.",
+            f"The labels file {file} has no {' and no '.join(missing)}: the columns must be "
+            "called session_id, judgment and reason.",
             setting="labels",
             path=file,
         )

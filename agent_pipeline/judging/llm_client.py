@@ -338,8 +338,8 @@ class LlmClient:
         has_usd_limit = bool(limits.usd or (night and night.limits.usd))
         if has_usd_limit and not (endpoint.input_price or endpoint.output_price):
             raise SettingsError(
-                "A limit in US dollars needs prices: set `judge.input_price` and "
-                "`judge.output_price` (US dollars per million tokens)."
+                "A limit in US dollars is set, but the prices are not: set `judge.input_price` "
+                "and `judge.output_price` (US dollars per million tokens)."
             )
         self._client = endpoint.connect("judge.endpoint")
         self._cache = AnswerCache(cache)

@@ -290,19 +290,19 @@ def _read_result(returned: object, threshold: float | None) -> MeasureResult:
         return MeasureResult(None, "has no result for the session")
     result = _unpack_result(returned)
     if result is None:
-        return MeasureResult(None, f"returned no result but {_quote(repr(returned))}")
+        return MeasureResult(None, f"returned {_quote(repr(returned))}, which is not a result")
     if result.score is None:
         if threshold is None:
             return result
-        return MeasureResult(None, f"has no score to compare with {threshold}")
+        return MeasureResult(None, f"has no score that can be compared with {threshold}")
     if not _is_score(result.score):
         quoted = _quote(repr(result.score))
-        return MeasureResult(None, f"returned the score {quoted}: scores go from 0 to 1")
+        return MeasureResult(None, f"returned the score {quoted}, but scores must be from 0 to 1")
     score = float(result.score)
     if threshold is not None:
         return MeasureResult(score >= threshold, result.reason or f"scores {score:.3g}", score)
     if result.passed is None:
-        return MeasureResult(None, result.reason or "scores, without a threshold", score)
+        return MeasureResult(None, result.reason or "has scores, so it needs a threshold", score)
     return MeasureResult(result.passed, result.reason, score)
 
 

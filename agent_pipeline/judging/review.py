@@ -130,8 +130,8 @@ def write_review(path: Path, rows: list[ReviewRow]) -> None:
             file.write(text)
     except FileExistsError as error:
         raise SettingsError(
-            f"{path} already exists and may hold judgments: choose another name, or move the file "
-            "away."
+            f"{path} already exists and may contain judgments: choose another name, or move the "
+            "file away."
         ) from error
 
 
@@ -208,7 +208,7 @@ def _split_conversation(row: JudgedRow) -> list[tuple[str, bool]]:
         parts.append((format_transcript([message]), False))
         facts = describe_facts(next(turns)) if message["role"] == "assistant" else []
         if not is_trained(message):
-            facts.append("not trained, by its source")
+            facts.append("not used for training, because its source says so")
         if facts:
             parts.append((f"FACTS: {', '.join(facts)}", True))
     return parts

@@ -221,8 +221,8 @@ class VerdictPolicy:
                 )
         if len(set(names)) < len(names):
             raise SettingsError(
-                f"The setting `decided_by` names a judge twice ({', '.join(self.decided_by)}): "
-                "name each judge once.",
+                f"The setting `decided_by` contains a judge twice ({', '.join(self.decided_by)}): "
+                "list each judge once.",
                 setting="decided_by",
             )
 
@@ -291,7 +291,7 @@ class MachineTrust:
     addresses_judge: bool = False
 
 
-LEFT_TO_PERSON = "a text in the session addresses the judge: a person has to judge it"
+LEFT_TO_PERSON = "a text in the session addresses the judge, so a person has to judge the session"
 
 _TRUST_LLM = MachineTrust()
 
@@ -354,7 +354,10 @@ def _rule(
         return _Ruling(reasons="infrastructure error: neither good nor bad")
     if session.attack_succeeded:
         return _Ruling(
-            "unacceptable", "policy", "attack_succeeded", "policy: an injection was obeyed"
+            "unacceptable",
+            "policy",
+            "attack_succeeded",
+            ("policy: the agent obeyed a prompt injection"),
         )
     llm_opinion = opinions.get("llm") if policy.has_judge("llm") else None
     for group in policy.groups:
@@ -367,7 +370,7 @@ def _rule(
             return _rule_by_group(verdict, group, opinions, is_trusted)
         # Judges that rank below the language model may not decide before the model has answered.
         if "llm" in group and llm_opinion is not None and llm_opinion.pending:
-            return _Ruling(reasons="the language model was not heard yet")
+            return _Ruling(reasons="the language model has not answered yet")
     if trust.addresses_judge:
         return _Ruling(reasons=LEFT_TO_PERSON)
     if llm_opinion is not None and llm_opinion.verdict is None and not llm_opinion.name:
@@ -408,7 +411,7 @@ def _rule_unjudged(policy: VerdictPolicy, measured: Opinion) -> _Ruling:
         return _Ruling()
     if measured.verdict == "unacceptable":
         # The session may still be a success, so it is neither a good nor a bad example.
-        return _Ruling(reasons=f"nobody judged it, and measures: {measured.reason}")
+        return _Ruling(reasons=f"nobody judged it, and a measure failed: {measured.reason}")
     return _Ruling(
         "acceptable", "unverified", "when_unjudged", "nobody judged it, and no measure failed"
     )
@@ -438,8 +441,8 @@ def _score_ruling(
 def advise_on_judging(key: object) -> str:
     """Return advice for an agent without verdicts. The safest way to get verdicts comes first."""
     return (
-        f"judge a sample with `agent-pipeline review {key}`, point the "
-        "setting labels at your judgments, or let a language model judge ([judge], and llm in "
+        f"judge a sample with `agent-pipeline review {key}`, set labels to a file of your "
+        "judgments, or let a language model judge (set [judge], and add llm to "
         "judged_sessions.decided_by); to train on sessions that nobody verified, set "
         'when_unjudged = "train_unverified"'
     )

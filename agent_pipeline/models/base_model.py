@@ -184,7 +184,7 @@ def compute_directory_revision(directory: Path) -> str:
     for pattern, description in _REQUIRED_FILES.items():
         if not any(directory.glob(pattern)):
             raise ModelError(
-                f"The base model directory {directory} has no {description}: name a directory "
+                f"The base model directory {directory} has no {description}: give a directory "
                 "that save_pretrained wrote."
             )
     config_file = directory / "config.json"
@@ -192,7 +192,7 @@ def compute_directory_revision(directory: Path) -> str:
         config = json.loads(config_file.read_text(encoding="utf-8"))
     except ValueError as error:  # neither JSON nor, perhaps, text
         raise ModelError(
-            f"{config_file} is not JSON ({first_line(error)}): fetch the base model again."
+            f"{config_file} is not valid JSON ({first_line(error)}): download the base model again."
         ) from error
     if not isinstance(config, dict):
         raise ModelError(

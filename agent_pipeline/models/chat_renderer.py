@@ -200,7 +200,7 @@ class ChatRenderer:
             through_turn = text if is_last else self.render(messages[: index + 1], tools)
             if not (through_turn.startswith(prompt) and text.startswith(through_turn)):
                 raise DataError(
-                    f"the chat template renders message {index} differently once later messages "
+                    f"the chat template renders message {index} differently if later messages "
                     "follow it"
                 )
             turn = cut_after_stop_token(self.tokenizer, through_turn[len(prompt) :])

@@ -57,7 +57,8 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(str(base.path), **all_options)
     except _LOADING_ERRORS as error:
         raise ModelError(
-            f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it again."
+            f"The base model in {base.path} cannot be loaded ({first_line(error)}): download the "
+            "base model again."
         ) from error
     if adapter_dir is not None:
         model = _add_adapter(model, base, adapter_dir, trainable)
@@ -81,8 +82,8 @@ def _add_adapter(
 
     if not (adapter_dir / "adapter_config.json").is_file():
         raise ModelError(
-            f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train "
-            "an adapter first."
+            f"{adapter_dir} contains no adapter_config.json, so it is not a trained adapter: "
+            "train an adapter first."
         )
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
@@ -107,6 +108,6 @@ def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrai
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train "
-            "the model again."
+            f"The tokenizer in {directory} cannot be read ({first_line(error)}): download or "
+            "train the model again."
         ) from error

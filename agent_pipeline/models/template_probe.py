@@ -179,11 +179,11 @@ def _find_defects(
         prompt = render(SENTINEL[:index], add_generation_prompt=True)
         through_turn = render(SENTINEL[: index + 1])
         if not through_turn.startswith(prompt):
-            yield "the assistant's turn does not begin as the prompt ends"
+            yield "the assistant's turn does not begin with the tokens with which the prompt ends"
             return
         turn = cut_after_stop_token(tokenizer, through_turn[len(prompt) :])
         if not find_stop_token(tokenizer, turn):
-            yield "it ends the assistant's turn with no special token"
+            yield "it does not end the assistant's turn with a special token"
             return
         if index == CALL_INDEX:
             turn_with_call = turn

@@ -308,7 +308,7 @@ class ReviewDesk:
         row = read_row(self._lake, TABLE, key, session_id)
         if row is None:
             raise DataError(
-                f"The session {session_id!r} is gone from {TABLE}: load the page again."
+                f"The session {session_id!r} is no longer in {TABLE}: load the page again."
             )
         return cast("JudgedRow", row)
 
@@ -353,7 +353,7 @@ class ReviewDesk:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"The guidelines {path} cannot be read ({error}): name a text file in UTF-8."
+                f"The guidelines {path} cannot be read ({error}): choose a text file in UTF-8."
             ) from error
 
     def _advise(self, key: PartitionKey) -> str:

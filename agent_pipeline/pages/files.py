@@ -68,7 +68,7 @@ def write_pages(settings: Settings, key: PartitionKey, folder: Path, sample: int
             (folder / name_session_file(line.session_id)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(
-            f"The pages cannot be written to {folder} ({error.strerror}): name another folder."
+            f"The pages cannot be written to {folder} ({error.strerror}): choose another folder."
         ) from error
     return folder / links.page("sessions")
 

@@ -77,7 +77,7 @@ def make_night_page(lake: Lake, key: PartitionKey) -> NightPage:
     if moves:
         last = moves[-1]
         headline = (
-            f"The model {shorten_id(last.champion or '')} is served since {last.when[:10]}: "
-            f"{last.who} moved it."
+            f"The model {shorten_id(last.champion or '')} has been served since {last.when[:10]}, "
+            f"promoted by {last.who}."
         )
     return NightPage(headline, events)

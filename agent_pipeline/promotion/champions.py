@@ -171,7 +171,7 @@ def serve(
                     refuse_private(what, redactor, texts={"README.md": card})
                 messages.append(push_to_hub(places.hub, folder, champion, card))
         elif places.ollama or places.hub:
-            messages.append("Only a champion is given to Ollama or pushed to the hub.")
+            messages.append("Only a champion is registered with Ollama or pushed to the hub.")
         message = follow_champion(
             lake,
             key,
@@ -217,7 +217,8 @@ def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
             else "it was removed"
         )
         messages = [
-            f"{export} was in {content.folder} without being the champion of {key}, and is no longer served: {again}."
+            f"{export} was in {content.folder}, but is not the champion of {key}. It is no longer "
+            f"served: {again}."
         ]
         messages.append(reload_preset(server))
     return messages
@@ -236,7 +237,7 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
     sentence = (
         f'the decision on {export[:16]} was "{summarize(decided.decision)}"'
         if decided
-        else f"nothing was decided on {export[:16]} yet"
+        else f"there is no decision on {export[:16]} yet"
     )
     return f"{sentence}. To serve this export anyway, run `{command}`."
 
@@ -251,8 +252,8 @@ def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> li
     """
     if not (folder / MODELFILE).is_file():
         return [
-            "The champion is not given to Ollama, because Ollama has not accepted adapters since "
-            "0.34.1: remove lora from `gguf_export.outtypes`."
+            "The champion is not registered with Ollama, because Ollama does not accept adapters "
+            "since version 0.34.1: remove lora from `gguf_export.outtypes`."
         ]
     created = create(name, folder / MODELFILE)
     messages = [created.text]
@@ -406,7 +407,7 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
         which = "before the current champion" if to is None else f"in entry {to} of its history"
         raise DataError(
             f"{key} had no champion {which}: run `agent-pipeline models show {key}` to see the "
-            "history, and name one of its entries with --to."
+            "history, and choose one of its entries with --to."
         )
     export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
     return lake.set_champion(

@@ -134,12 +134,12 @@ def _make_page(
         if (split := _make_split(name, *pair)) is not None
     ]
     tables: list[Table] = [
-        ("The figures that decide", make_figure_rows(decision.figures, baseline))
+        ("Figures on which the decision is based", make_figure_rows(decision.figures, baseline))
     ]
     if entry.test:
         tables.append(
             (
-                "Figures on the split test, which are only reported",
+                "Figures on the split test, which the decision does not use",
                 make_figure_rows(entry.test, baseline),
             )
         )

@@ -27,6 +27,10 @@ SMALLEST_CHANCE = 1e-4
 """The smallest p-value that is written as a number."""
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
+_PLAIN_NAMES = {
+    "done where it must act": "tasks done that require an action",
+    "done where it must not act": "tasks done that require no action",
+}
 _MEASURES = {"gain", "gain on newer tasks", "call recall", *TASKS_DONE, *LESS_IS_BETTER}
 
 
@@ -56,10 +60,12 @@ def describe_for_everybody(decision: Decision, baseline: str) -> str:
                 f"{decision.more_tasks} more tasks are needed."
             )
         case "hold":
-            return "The new model is not served, unless a person decides otherwise."
+            return "The new model is not served, unless a person promotes it."
         case "keep":
-            return "The served model stays."
-    return "The served model was worse than the model before it, which is served again."
+            return "The served model stays the same."
+    return (
+        "The served model was worse than the previous model, so the previous model is served again."
+    )
 
 
 def describe_key_figures(decision: Decision, baseline: str) -> list[str]:
@@ -69,13 +75,13 @@ def describe_key_figures(decision: Decision, baseline: str) -> list[str]:
     for figure in decision.figures:
         if figure.name == "gain":
             sentences.append(
-                f"It does the right thing in {_format_share(figure.candidate)} of the cases, and "
-                f"{other} in {_format_share(figure.baseline)}."
+                f"The new model does the right thing in {_format_share(figure.candidate)} of the "
+                f"cases, and {other} in {_format_share(figure.baseline)}."
             )
         elif figure.name == "harm":
             sentences.append(
-                f"It does harm in {_format_share(figure.candidate)} of {figure.samples} episodes, "
-                f"and {other} in {_format_share(figure.baseline)}."
+                f"The new model does harm in {_format_share(figure.candidate)} of "
+                f"{figure.samples} episodes, and {other} in {_format_share(figure.baseline)}."
             )
     return sentences
 
@@ -107,32 +113,33 @@ def describe_reason(reason: DecisionReason) -> str:
         case ReasonKind.REGRESSION_WITHIN_CHANCE:
             return f"{_describe_regression(reason)}, which may be chance"
         case ReasonKind.NOT_A_NUMBER:
-            return f"{name_figure(reason.name)} is not a number for one of the two models"
+            return f"{name_figure(reason.name)} of one of the two models is not a number"
         case ReasonKind.EPISODES:
             return reason.name
         case ReasonKind.HELD_BY_PERSON:
-            return "a person holds it back"
+            return "a person holds the new model back"
         case ReasonKind.NO_WORLD:
             return (
-                "it played no episode in a world, so only a person can promote it: run "
-                "`agent-pipeline promote`"
+                "the new model played no episode in a world, so only a person can promote it: "
+                "run `agent-pipeline promote`"
             )
         case ReasonKind.UNDECIDED_FROM_LOGS:
             return (
-                f"{reason.name} cannot be decided from logs: with the undecided episodes, its "
-                f"share is {values.share} to {values.limit_share} more than the other's. Record "
-                "more sessions of the tasks that `episodes` lists, or send it a share of the real "
-                "traffic"
+                f"{reason.name} cannot be decided from recorded sessions, because of undecided "
+                "episodes: the difference between the new model and the other model is between "
+                f"{values.share} and {values.limit_share}. Record more sessions of the tasks that "
+                "`episodes` lists, or send the new model a share of the real traffic"
             )
         case ReasonKind.CALLS_WITHOUT_REGARD:
             return (
-                "it hardly distinguishes turns that need a tool call from other turns: "
-                f"{reason.name} is {values.share}, at least {values.limit_share} is required"
+                "the new model hardly distinguishes turns that need a tool call from other "
+                f"turns: {reason.name} is {values.share}, and at least {values.limit_share} is "
+                "required"
             )
         case ReasonKind.NO_TASK_DONE:
             return (
-                f"{reason.name}: 0 of {values.limit_count}; see in the transcripts whether it "
-                "fails, or the episodes end too early"
+                f"{reason.name}: 0 of {values.limit_count} (see in the transcripts whether the "
+                "model fails, or the episodes end too early)"
             )
     return (
         _describe_gain(reason, values)
@@ -189,12 +196,13 @@ def _describe_regression(reason: DecisionReason) -> str:
     if reason.name.startswith(SANITY_PREFIX):
         questions = reason.name.removeprefix(SANITY_PREFIX)
         return (
-            f"it answers {now} of the sanity questions ({questions}) well, and its base {before}: "
-            f"lower by more than {limit}"
+            f"the new model answers {now} of the sanity questions ({questions}) well, but its "
+            f"base model answers {before} (a drop of at most {limit} is allowed)"
         )
-    direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
+    change = "rise" if reason.name in LESS_IS_BETTER else "drop"
     return (
-        f"{name_figure(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
+        f"{name_figure(reason.name)} is {now} instead of {before} (a {change} of at most {limit} "
+        "is allowed)"
     )
 
 
@@ -203,25 +211,25 @@ def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
     match reason.kind:
         case ReasonKind.GAIN:
             return (
-                f"it is better: the p-value is {values.chance}, and at most {values.limit_chance} "
-                "is allowed"
+                f"the new model is better: the p-value is {values.chance}, and at most "
+                f"{values.limit_chance} is allowed"
             )
         case ReasonKind.NO_GAIN:
             return (
-                f"no gain is shown: the p-value is {values.chance}, and at most "
-                f"{values.limit_chance} is allowed"
+                f"the new model is not shown to be better: the p-value is {values.chance}, and at "
+                f"most {values.limit_chance} is allowed"
             )
         case ReasonKind.WORSE:
-            return f"it is worse, with a p-value of {values.chance}"
+            return f"the new model is worse, with a p-value of {values.chance}"
         case ReasonKind.SAME_ANSWERS:
-            return "both answer every turn equally well"
+            return "both models answer every turn equally well"
         case ReasonKind.TOO_FEW_TASKS:
-            sentence = "there are too few tasks to show the gain that is sought"
+            sentence = "there are too few tasks to show a small gain"
             if reason.candidate is None:
                 return sentence
             return (
-                f"{sentence}: these tasks can show a gain of {values.share}, and a gain of "
-                f"{values.limit_share} is sought"
+                f"{sentence}: these tasks can show a gain of {values.share} or more, but they "
+                f"should be able to show a gain of {values.limit_share}"
             )
     return ""
 
@@ -231,31 +239,34 @@ def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> s
     match reason.kind:
         case ReasonKind.CONFIRMED:
             return (
-                f"it is better by {values.share} on {values.limit_count} tasks that came after "
-                "the champion was trained"
+                f"on {values.limit_count} tasks that came after the champion was trained, the new "
+                f"model is better by {values.share}"
             )
         case ReasonKind.NOT_CONFIRMED:
             return (
-                f"on {values.limit_count} tasks that came after the champion was trained, it is "
-                f"not better: the gain is {values.share}"
+                f"on {values.limit_count} tasks that came after the champion was trained, the new "
+                f"model is not better: the gain is {values.share}"
             )
         case ReasonKind.TOO_FEW_NEWER_TASKS:
             return (
-                f"not confirmed: {values.count} tasks came after the champion was trained, "
-                f"{values.limit_count} are needed"
+                f"the gain is not confirmed on newer tasks: {values.count} tasks came after the "
+                f"champion was trained, and {values.limit_count} are needed"
             )
         case ReasonKind.CONTRADICTED:
             return (
-                "on newer tasks, it is worse than the previous champion, with a p-value of "
-                f"{values.chance}"
+                "on newer tasks, the champion is worse than the previous champion, with a "
+                f"p-value of {values.chance}"
             )
         case ReasonKind.WORSE_IN_PRODUCTION:
             return (
-                f"in production, {values.share} of its tasks are good, and "
+                f"in production, {values.share} of the champion's tasks are good, but "
                 f"{values.baseline_share} of the tasks of the {reason.name}"
             )
         case ReasonKind.NOT_CONTRADICTED:
-            return f"on newer tasks, it is not shown to be worse: the p-value is {values.chance}"
+            return (
+                "on newer tasks, the champion is not shown to be worse than the previous "
+                f"champion: the p-value is {values.chance}"
+            )
     return ""
 
 
@@ -263,45 +274,48 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about harm, or an empty text for other reasons."""
     hidden, remedy = "were cut off", SEE_MORE
     if reason.name == SUSPECTED_HARM:
-        hidden, remedy = "end with a suspect change", "read their transcripts"
+        hidden, remedy = "ended with a change that may be harmful", "read their transcripts"
     match reason.kind:
         case ReasonKind.HARM_ABOVE_LIMIT:
             return (
-                f"{values.share} of its episodes do harm, and at most {values.limit_share} is "
-                "allowed"
+                f"the new model does harm in {values.share} of its episodes, and at most "
+                f"{values.limit_share} is allowed"
             )
         case ReasonKind.MORE_HARM_THAN_BASE:
             return (
-                f"{values.share} of its episodes do harm, compared with {values.baseline_share} of "
-                "its base's episodes: a person has to decide"
+                f"the new model does harm in {values.share} of its episodes, and its base model "
+                f"in {values.baseline_share}, so a person has to decide"
             )
         case ReasonKind.HARM_NOT_EXCLUDED:
             return (
-                f"its episodes are so few that harm in {values.share} of them cannot be ruled "
-                f"out, and at most {values.limit_share} is allowed: let it play more episodes"
+                f"the new model played too few episodes to rule out harm in {values.share} of "
+                f"them, and at most {values.limit_share} is allowed: let the model play more "
+                "episodes"
             )
         case ReasonKind.HARM_NOT_MEASURED:
             return (
-                f"in {values.count} of its {values.limit_count} episodes, it is not known whether "
-                "it did harm, so only a person can promote it: add `wrong_changes` to the world, "
-                "or run `agent-pipeline promote`"
+                f"in {values.count} of {values.limit_count} episodes, it is not known whether the "
+                "new model did harm, so only a person can promote it: add `wrong_changes` to the "
+                "world, or run `agent-pipeline promote`"
             )
         case ReasonKind.TASKS_NOT_PLAYED:
             return (
-                f"{values.count} held-out tasks were not played ({reason.name}), so "
-                "its harm there is not known, and only a person can promote "
-                "it: record and judge more sessions of such tasks, or run `agent-pipeline promote`"
+                f"{values.count} held-out tasks were not played ({reason.name}), so it is not "
+                "known whether the new model does harm in them, and only a person can promote "
+                "it: record and judge more sessions of such tasks, or run `agent-pipeline "
+                "promote`"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (
-                f"with the episodes that {hidden}, {values.share} of its episodes may do harm, "
-                f"and at most {values.limit_share} is allowed: {remedy}"
+                f"if all episodes that {hidden} count as harm, the new model does harm in "
+                f"{values.share} of its episodes, and at most {values.limit_share} is allowed: "
+                f"{remedy}"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_CHAMPION:
             return (
-                f"with the episodes that {hidden}, {values.share} more of its episodes may do "
-                f"harm than of the champion's episodes, and at most {values.limit_share} more is "
-                f"allowed: {remedy}"
+                f"if all episodes that {hidden} count as harm, the new model's share of episodes "
+                f"with harm is {values.share} higher than the champion's share, and at most "
+                f"{values.limit_share} is allowed: {remedy}"
             )
     return ""
 
@@ -310,22 +324,25 @@ def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about a variant, or an empty text for other reasons."""
     match reason.kind:
         case ReasonKind.HARM_IN_VARIANT:
-            sentence = f"in the variant {reason.name}, {values.share} of its episodes do harm"
+            sentence = (
+                f"in the variant {reason.name}, the new model does harm in {values.share} of its "
+                "episodes"
+            )
             if reason.limit is not None:
                 return f"{sentence}, and at most {values.limit_share} is allowed"
             if reason.baseline is not None:
-                return f"{sentence}, and {values.baseline_share} of the champion's episodes"
-            return f"{sentence}: a person has to decide"
+                return f"{sentence}, and the champion in {values.baseline_share}"
+            return f"{sentence}, so a person has to decide"
         case ReasonKind.POSSIBLE_HARM_IN_VARIANT:
             return (
-                f"in the variant {reason.name}, with the episodes that were cut off, "
-                f"{values.share} of its episodes may do harm, and at most {values.limit_share} is "
-                f"allowed: {SEE_MORE}"
+                f"in the variant {reason.name}, if all episodes that were cut off count as harm, "
+                f"the new model does harm in {values.share} of its episodes, and at most "
+                f"{values.limit_share} is allowed: {SEE_MORE}"
             )
         case ReasonKind.FEWER_TASKS_IN_VARIANT:
             return (
-                f"in the variant {reason.name}, it does {values.share} of the tasks, and "
-                f"{values.baseline_share} of the same tasks without the variant"
+                f"in the variant {reason.name}, the new model does {values.share} of the tasks, "
+                f"and without the variant {values.baseline_share} of the same tasks"
             )
     return ""
 
@@ -335,23 +352,24 @@ def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
     match reason.kind:
         case ReasonKind.VERDICTS_TURNED:
             return (
-                f"{values.share} of the sessions that the champion was trained on are judged bad "
-                f"now, and at most {values.limit_share} may be: check the verdicts"
+                f"{values.share} of the sessions that the champion was trained on are now judged "
+                f"bad, and at most {values.limit_share} is allowed: check the verdicts"
             )
         case ReasonKind.UNVERIFIED_SESSIONS:
             if not reason.limit:
                 return (
-                    "it is not known who judged the sessions that it was trained on, so only a "
-                    "person can promote it"
+                    "it is not known who judged the training sessions of the new model, so only "
+                    "a person can promote it"
                 )
             return (
-                f"{values.count} of {values.limit_count} verdicts on the sessions that it was "
-                "trained on are by a person, a score or a judge: nobody verified the others, so "
-                "only a person can promote it"
+                f"only {values.count} of the {values.limit_count} training sessions of the new "
+                "model have a verdict from a person, a score or a judge, so only a person can "
+                "promote the model"
             )
         case ReasonKind.UNVERIFIED_HELD_OUT_TASKS:
             return (
-                f"nobody verified the sessions of {values.count} of the held-out tasks that decide"
+                f"nobody verified the sessions of {values.count} of the held-out tasks that the "
+                "decision is based on"
             )
     return ""
 
@@ -411,14 +429,14 @@ def make_markdown(decision: Decision, test_figures: Iterable[Figure], baseline: 
         f"**{describe_outcome(decision)}**",
         *(f"- {sentence}" for sentence in describe_reasons(decision)),
         "",
-        "Split `select`, which decides:",
+        "Split `select`, on which the decision is based:",
         "",
         format_markdown_table(make_figure_rows(decision.figures, baseline)),
     ]
     test_figures = list(test_figures)
     if test_figures:
         table = format_markdown_table(make_figure_rows(test_figures, baseline))
-        lines += ["", "Split `test`, which is only reported:", "", table]
+        lines += ["", "Split `test`, which the decision does not use:", "", table]
     return "\n".join(lines)
 
 
@@ -429,6 +447,8 @@ def name_figure(name: str) -> str:
     """
     if name.startswith(SANITY_PREFIX):
         return describe_group(name)
+    if name in _PLAIN_NAMES:
+        return _PLAIN_NAMES[name]
     is_measure = name in _MEASURES or name.startswith(VARIANT_PREFIX)
     return name if is_measure else f"right turns ({name})"
 

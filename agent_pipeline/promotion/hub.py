@@ -56,7 +56,7 @@ def make_model_card(
         f"Trained and evaluated by agent-pipeline; export `{export.identity}`.",
     ]
     if against:
-        parts.append(f"**Not fit to act unwatched**: {'; '.join(against)}.")
+        parts.append(f"**Not fit to act unattended**: {'; '.join(against)}.")
     if episodes and episodes.played and episodes.why_not:
         parts.append(f"Its last episodes do not count now, because {episodes.why_not}.")
     if episodes and episodes.in_force:
@@ -65,7 +65,7 @@ def make_model_card(
         if report.variants:
             parts.append(format_markdown_table(variant_rows(report)))
     if template:
-        parts.append(f"Chat template: {template}. It is saved in the files.")
+        parts.append(f"Chat template: {template}. The files contain the template.")
     if entry:
         baseline = "champion" if entry.champion else "base"
         parts.append(f"Decided on {entry.when[:10]}:")
@@ -110,4 +110,4 @@ def push_to_hub(repository: str, folder: Path, export: Artifact, model_card: str
             f"The champion of {export.key} could not be pushed to {repository} ({reason}): check "
             "the repository's name and HF_TOKEN."
         ) from error
-    return f"The hub's {repository} holds it, with its card."
+    return f"It was pushed to {repository} on the Hugging Face hub, with a model card."

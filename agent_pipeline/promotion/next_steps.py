@@ -144,12 +144,14 @@ def outlook(
     held_out = f"{available}{total} tasks are held out for the decision (split select), and"
     if decision.p_value is not None and decision.p_value <= decision.allowed_error:
         return (
-            f"{held_out} they were enough to see a gain. More tasks alone do not promote this "
-            "model."
+            f"{held_out} they were enough to see a gain. So more tasks alone would not promote "
+            "this model."
         )
-    known = f"{held_out} it needs {needed} to see the gain that is sought."
+    known = (
+        f"{held_out} {needed} are needed to see a gain of the size of the setting `gain_sought`."
+    )
     if compared >= needed:
-        return f"{known} That is enough: more tasks alone do not promote this model."
+        return f"{known} So more tasks alone would not promote this model."
     if available >= needed:
         return (
             f"{known} Only {compared} of these tasks are compared: raise `champion.select_turns` "
@@ -172,7 +174,7 @@ def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: 
         when = "in more than ten years"
     return (
         f"At the rate of the last {RECENT_DAYS} days ({rate:.1f} new tasks per day, "
-        f"{sizes.select:.0%} of them held out) there are enough {when}."
+        f"{sizes.select:.0%} of them held out), there will be enough tasks {when}."
     )
 
 
@@ -194,15 +196,18 @@ def _describe_setting(
     share = share_that_suffices(tasks, needed, sizes)
     if share is None:
         return (
-            f"No larger split.select holds out {needed} of today's {len(tasks.first_seen)} tasks: "
-            "let more tasks come in."
+            f"A larger `split.select` does not help, because {needed} of the "
+            f"{len(tasks.first_seen)} tasks cannot be held out: log sessions of more tasks."
         )
     if lake.pointers(EXPORT, key).champion:
-        return f"`split.select = {share:g}` is enough sooner: the setting applies to new tasks."
+        return (
+            f"With `split.select = {share:g}`, there will be enough tasks sooner. The setting "
+            "applies to new tasks only."
+        )
     return (
-        f"`split.select = {share:g}` is enough now, if you also delete "
-        f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Do so only before "
-        "the first promotion."
+        f"With `split.select = {share:g}`, there are enough tasks now, if you also delete "
+        f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Delete it only "
+        "before the first promotion."
     )
 
 
@@ -238,25 +243,25 @@ def outcome_lines(
     entry = find_last_decision(lake, key, pointers.latest)
     if entry is None:
         return [
-            f"{key}: nothing was decided on {export}, and {served}. To serve it, run "
+            f"{key}: there is no decision on {export} yet, and {served}. To serve {export}, run "
             f"`agent-pipeline promote {key}`."
         ]
     decision = entry.decision
     reason = describe_reason(decision.reasons[0]) if decision.reasons else "no reason is known"
-    look = f"Look at what it does: `agent-pipeline report {key}`."
+    look = f"Look at what the model does: `agent-pipeline report {key}`."
     if decision.outcome == "promote":
         return [
-            f"{key}: {export} wins ({reason}), and waits for you; {served}.",
-            f"{look} To serve it: `agent-pipeline promote {key}`.",
+            f"{key}: {export} can be promoted ({reason}), and waits for you; {served}.",
+            f"{look} To serve the model: `agent-pipeline promote {key}`.",
         ]
     if decision.outcome == "reject":
         return [
             f"{key}: {export} is rejected ({reason}), and {served}.",
-            f"{look} The next training makes another candidate.",
+            f"{look} The next training run makes another candidate.",
         ]
     outcome = describe_outcome(decision)
     lines = [f"{key}: {export} is not promoted ({outcome}: {reason}), and {served}."]
     tasks = outlook(lake, key, decision, sizes, select_turns, today)
     if tasks:
         lines.append(tasks)
-    return [*lines, f"{look} To serve it anyway: `agent-pipeline promote {key}`."]
+    return [*lines, f"{look} To serve the model anyway: `agent-pipeline promote {key}`."]

@@ -63,7 +63,7 @@ def make_production_page(lake: Lake, key: PartitionKey, report: ProductionReport
             describe_comparison(comparison) for comparison in report.comparisons if comparison.pairs
         ],
         reasons=describe_limits(report),
-        reasons_title="What the figures do not count",
+        reasons_title="Sessions that the figures do not count",
         tables=tables,
         facts={
             "champion": report.champion or "none",
@@ -88,7 +88,10 @@ def describe_report(report: ProductionReport) -> str:
         names = " and than ".join(NAMES[comparison.rival] for comparison in worse)
         return f"The champion is worse than {names}."
     if not any(comparison.pairs for comparison in report.comparisons):
-        return "It is not known whether the champion is worse: no judged tasks can be compared."
+        return (
+            "It is not known whether the champion is worse, because no judged tasks can be "
+            "compared."
+        )
     return "The champion is not shown to be worse than the models before it."
 
 
@@ -109,7 +112,10 @@ def describe_comparison(comparison: ProductionComparison) -> str:
             f"tasks: by {_points(drop.low)} to {_points(drop.high)} points."
         )
     if (drop.high or 0.0) >= 1:
-        return f"{shares} {comparison.pairs} tasks are compared, which shows nothing yet."
+        return (
+            f"{shares} {comparison.pairs} tasks are compared, which is too few to show a "
+            "difference."
+        )
     return (
         f"{shares} After {comparison.pairs} compared tasks, it is at most {_points(drop.high)} "
         "points worse."

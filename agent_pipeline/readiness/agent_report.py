@@ -241,7 +241,7 @@ def _list_effects(examination: Examination, agent: AgentSettingsInForce) -> list
 
 _OVERLAP = (
     "A session, task or text is in more than one split: give all trials of a task the same task "
-    "id (`task_pattern`), or remove one of two equal sessions from the store."
+    "id (`task_pattern`). If two sessions are equal, remove one of them from the store."
 )
 
 

@@ -85,7 +85,9 @@ def describe_readiness(report: Readiness, store: str = "") -> Iterator[str]:
     yield from describe_machine(report.machine)
     if report.unknown:
         names = ", ".join(report.unknown[:_MAX_KINDS])
-        yield from _wrap("note", f"No reader knows {_count(len(report.unknown), 'file')}: {names}")
+        yield from _wrap(
+            "note", (f"No reader recognizes {_count(len(report.unknown), 'file')}: {names}")
+        )
     for error in report.errors[:_MAX_NOTES]:
         yield from _wrap("error", error)
     if len(report.errors) > _MAX_NOTES:

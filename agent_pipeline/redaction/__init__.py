@@ -93,8 +93,8 @@ class Redactor:
             except Exception as error:
                 raise RedactionError(
                     f"The detectors of private data cannot be loaded ({type(error).__name__}: "
-                    f"{error}), so nothing is written: install the packages that "
-                    "requirements/lock.txt names."
+                    f"{error}), so nothing is written: install the packages in "
+                    "requirements/lock.txt."
                 ) from error
 
     def redact(self, session: Session, elsewhere: Mapping[str, str] | None = None) -> Counter[str]:

@@ -94,7 +94,7 @@ def describe_episodes(report: EpisodeReport) -> str:
     sentence += f", its base model {base.done}." if base else "."
     if model.harm is None:
         return f"{sentence} The world does not report harm."
-    return f"{sentence} It changed the world wrongly in {model.harm} episodes."
+    return f"{sentence} It did harm in {model.harm} episodes."
 
 
 def _make_item(transcript: Transcript, path: str) -> PageItem:

@@ -38,8 +38,8 @@ PAGE = "episodes.md"
 SEE_MORE = "raise `episodes.max_new_tokens`, or see in the transcripts why the server refused them"
 TASK_PARTS = {
     "done": "",
-    "must_act": " in which it must act",
-    "must_not": " in which it must not act",
+    "must_act": " that require an action",
+    "must_not": " that require no action",
 }
 """Figures about the tasks that were done, with a description of the tasks that each figure counts.
 """
@@ -378,8 +378,8 @@ def find_faults(report: EpisodeReport) -> list[str]:
         # may do nothing at all, and a model that does nothing still does every task that asks for
         # no change.
         if not done.n or (done_by_base and done.n < done_by_base.n):
-            fault = f"it does {done} tasks{which_tasks}"
-            faults.append(f"{fault}, its base {done_by_base}" if done_by_base else fault)
+            fault = f"the model does {done} tasks{which_tasks}"
+            faults.append(f"{fault}, and its base model {done_by_base}" if done_by_base else fault)
     if model.replay:
         faults += find_fewer_tasks(report)
     faults += find_unended(report)
@@ -391,7 +391,7 @@ def find_faults(report: EpisodeReport) -> list[str]:
         )
     if model.harm and base and base.harm and model.harm.n > base.harm.n:
         faults.append(
-            f"it changes the world wrongly in {model.harm} episodes, its base in {base.harm}"
+            f"the model does harm in {model.harm} episodes, and its base model in {base.harm}"
         )
     return faults
 
@@ -400,7 +400,10 @@ def find_fewer_tasks(report: EpisodeReport) -> list[str]:
     """Return a sentence if the model does fewer tasks than its base model."""
     if report.base is None or report.model.done_at_most.n >= report.base.done.n:
         return []
-    return [f"it does {report.model.done_at_most} tasks, its base {report.base.done}"]
+    return [
+        f"the model does at most {report.model.done_at_most} tasks, and its base model "
+        f"{report.base.done}"
+    ]
 
 
 def find_variant_warnings(report: EpisodeReport) -> list[str]:
@@ -411,7 +414,7 @@ def find_variant_warnings(report: EpisodeReport) -> list[str]:
         if varied.harm and varied.harm.n:
             tasks = ", ".join(figures.harmful[:MOST_NAMED])
             sentences.append(
-                f"in the variant {name}, it changes the world wrongly in {varied.harm} episodes "
+                f"in the variant {name}, the model does harm in {varied.harm} episodes "
                 f"({tasks}{', …' if len(figures.harmful) > MOST_NAMED else ''})"
             )
         unseen = sum(varied.ends.get(end, 0) for end in UNSEEN)
@@ -422,7 +425,8 @@ def find_variant_warnings(report: EpisodeReport) -> list[str]:
             )
         if plain.done.n - varied.done.n > MAX_DROP * varied.done.of:
             sentences.append(
-                f"in the variant {name}, it does {varied.done} tasks, and {plain.done} without it"
+                f"in the variant {name}, the model does {varied.done} tasks, and without the "
+                f"variant {plain.done}"
             )
     return sentences
 
@@ -434,10 +438,10 @@ def find_unended(report: EpisodeReport) -> list[str]:
     """
     model = report.model
     counts = {
-        "have an answer that reaches the limit: raise `episodes.max_new_tokens`, or see in the "
-        "transcripts how such an answer continues": model.unended.n,
-        "do not fit: raise `episodes.max_length`, or see in the transcripts what fills "
-        "them": model.ends.get("too long", 0),
+        "have an answer that reaches the token limit: raise `episodes.max_new_tokens`, or see in "
+        "the transcripts how such an answer continues": model.unended.n,
+        "are too long for `episodes.max_length`: raise it, or see in the transcripts why they "
+        "are so long": model.ends.get("too long", 0),
     }
     return [
         f"{count} of {model.done.of} episodes {what}"
@@ -453,19 +457,19 @@ def shown(share: Share | None) -> str:
 
 FIGURE_LABELS = {
     "done": "tasks done",
-    "must_act": "done where it must act",
-    "must_not": "done where it must not",
-    "harm": "harm: episodes with a wrong change of the world",
-    "harm_where_no_change_was_due": "harm where no change was due",
-    "acted_early": "changes before the user had said enough",
-    "said_wrong": "wrong last answer",
-    "broken_preconditions": "a call broke a precondition",
+    "must_act": "tasks done that require an action",
+    "must_not": "tasks done that require no action",
+    "harm": "episodes with harm (a wrong change in the world)",
+    "harm_where_no_change_was_due": "episodes with harm, of tasks that require no action",
+    "acted_early": "episodes with a change before the user had said enough",
+    "said_wrong": "episodes with a wrong last answer",
+    "broken_preconditions": "episodes with a call that broke a precondition",
 }
 
 
 CONFIDENCE_LABELS = {
-    "unsure turns: with a token below the probability 0.7": describe_unsure_turns,
-    "confidence: does it tell wrong from right writes?": describe_confidence,
+    "unsure turns (a token has a probability below 0.7)": describe_unsure_turns,
+    "confidence in right and in wrong writes": describe_confidence,
 }
 
 
@@ -476,7 +480,7 @@ def figure_rows(players: Mapping[str, PlayerFigures]) -> list[list[str]]:
         rows.append([label, *(shown(figures.part(name)) for figures in players.values())])
     for kind in sorted({kind for figures in players.values() for kind in figures.kinds}):
         shares = [shown(figures.kinds.get(kind)) for figures in players.values()]
-        rows.append([f"done where the task asks for: {kind}", *shares])
+        rows.append([f"tasks done that ask for: {kind}", *shares])
     trials = {k for figures in players.values() for k in figures.pass_hat}
     for k in sorted(trials, key=int)[1:]:
         values = [figures.pass_hat.get(k) for figures in players.values()]

@@ -145,7 +145,7 @@ def describe_replayed_page(model: ReplayFigures, base: ReplayFigures | None) -> 
     """Return the headline of a page of replayed episodes: bounds, and how much is undecided."""
     of_base = f", its base model {_done(base)}" if base else ""
     return (
-        f"The model did {_done(model)} tasks{of_base}. It changed the world wrongly in "
+        f"The model did {_done(model)} tasks{of_base}. It did harm in "
         f"{_harm(model)} episodes. The recordings do not settle {model.undecided} of "
         f"{model.episodes} episodes."
     )

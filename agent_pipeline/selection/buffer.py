@@ -245,19 +245,19 @@ def update_buffer(
         for session, row in earlier.items()
         if session in current or session not in in_store
     }
-    counts["removed: no longer a training row"] = len(earlier) - len(now)
+    counts["removed, because it is no longer a training row"] = len(earlier) - len(now)
     now |= {session: current[session] for session in chosen}
     usable = [row for row in now.values() if not is_held_out(row)]
     counts["removed: held out"] = len(now) - len(usable)
     rows = keep_bottom_k(usable, size)
-    counts["removed: other rows have lower hashes"] = len(usable) - len(rows)
+    counts["removed, because the random sample chose other rows"] = len(usable) - len(rows)
     for row in rows:
         if row["session_id"] not in earlier:
             counts["new"] += 1
         elif row["session_id"] in in_store:
             counts["of earlier nights"] += 1
         else:
-            counts["of earlier nights, gone from the store"] += 1
+            counts["of earlier nights, and no longer in the store"] += 1
     return UpdatedBuffer(rows, +counts)
 
 
@@ -296,12 +296,9 @@ class ReplayDraw:
     def describe(self) -> str:
         """Return a sentence about the replayed rows, or the reason why no row is replayed."""
         if not self.ratio:
-            return "nothing is replayed: replay_ratio is 0"
+            return "nothing is replayed, because replay_ratio is 0"
         if not self.candidates:
-            return (
-                "nothing is replayed: the buffer has no row of an earlier night that is missing in "
-                "the new rows"
-            )
+            return "nothing is replayed, because all rows in the buffer are among the new rows"
         if not self.wanted:
             return f"nothing is replayed: {self.ratio:.1%} of the rows is less than one row"
         lacking = self.wanted - len(self.rows)

@@ -65,11 +65,11 @@ class Leaks:
         first = self.leaks[0]
         if self.proposal:
             remedy = (
-                "put this into pipeline.toml, so that the trials of a task are in one split:\n"
-                f"{self.proposal.lines(str(key))}"
+                "put this into pipeline.toml, so that all trials of a task are in one "
+                f"split:\n{self.proposal.lines(str(key))}"
             )
         else:
-            remedy = "name the task in the data, or set `task_pattern` or `task_field`"
+            remedy = "add the name of the task to the data, or set `task_pattern` or `task_field`"
         return (
             f"{len(self.leaks)} of {self.held_out} held-out sessions of {key} are trials of a task "
             f"that has trials in another split, such as {first.session_id} ({first.split}) and "
@@ -88,7 +88,8 @@ class LeakError(DataError):
     def __init__(self, key: PartitionKey, leaks: Leaks) -> None:
         self.key, self.leaks = key, leaks
         super().__init__(
-            f'{leaks.describe(key)}\nIf they are different tasks, set split.leaks = "warn".'
+            f"{leaks.describe(key)}\nIf these sessions have different tasks, set split.leaks = "
+            '"warn".'
         )
 
 

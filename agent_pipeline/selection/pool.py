@@ -44,21 +44,25 @@ class Reason(StrEnum):
 DESCRIPTIONS: dict[str, str] = {
     Reason.ALL_FIT: "chosen: there are no more rows than target_size",
     Reason.DRAWN: "chosen: drawn at random, so that each tool keeps its share",
-    Reason.CLUSTER_CENTRE: "chosen: nearest to the centre of its cluster",
+    Reason.CLUSTER_CENTRE: "chosen: nearest to the center of its cluster",
     Reason.TYPICAL: "chosen: typical of its cluster",
     Reason.HIGH_LOSS: "chosen: its loss is high",
     Reason.FARTHEST: "chosen: farthest from the rows chosen before",
-    Reason.EXACT_DUPLICATE: "identical to another row",
-    Reason.NEAR_DUPLICATE: "near-duplicate of another row",
-    Reason.CROWDED_CLUSTER: "one of too many near-duplicates of one row",
-    Reason.COMMON_PHRASE: "one of too many rows that look planted: copies share an unusual phrase",
-    Reason.CROWDED_TASK: "one of too many rows of its task",
-    Reason.CROWDED_SOURCE: "one of too many rows of its reader",
-    Reason.CROWDED_DAY: "one of too many rows of its day",
-    Reason.SAME_EMBEDDING: "has the same embedding as a chosen row",
-    Reason.OUTLIER: "among the 3 % of rows that are farthest from their nearest neighbours",
+    Reason.EXACT_DUPLICATE: "left out: identical to another row",
+    Reason.NEAR_DUPLICATE: "left out: near-duplicate of another row",
+    Reason.CROWDED_CLUSTER: "left out: one of too many near-duplicates of one row",
+    Reason.COMMON_PHRASE: (
+        "left out: one of too many rows that look planted, because copies share an unusual phrase"
+    ),
+    Reason.CROWDED_TASK: "left out: one of too many rows of its task",
+    Reason.CROWDED_SOURCE: "left out: one of too many rows of its reader",
+    Reason.CROWDED_DAY: "left out: one of too many rows of its day",
+    Reason.SAME_EMBEDDING: "left out: has the same embedding as a chosen row",
+    Reason.OUTLIER: (
+        "left out: among the 3 % of rows that are farthest from their nearest neighbors"
+    ),
     Reason.NO_LOSS: "has no loss",
-    Reason.NOT_PICKED: "the strategy preferred other rows",
+    Reason.NOT_PICKED: "left out: the strategy preferred other rows",
 }
 """Descriptions of the reasons, shown to users."""
 

@@ -110,8 +110,10 @@ STRATEGIES: dict[str, Strategy] = {
     "loss_topk": Strategy(
         rank_by_loss,
         needs_losses=True,
-        warning="it often picks noise: with 2 % of noise in the rows, a third of its picks were "
-        "noise; 'diversity' leaves noise out",
+        warning=(
+            "it often chooses noise: in a test with 2 % noise, a third of the chosen rows were "
+            "noise; 'diversity' avoids noise"
+        ),
     ),
     "random": Strategy(rank_randomly),
 }

@@ -146,7 +146,7 @@ class NoCallsError(DataError):
     def __init__(self, key: PartitionKey, calling: int) -> None:
         self.key, self.calling = key, calling
         super().__init__(
-            f"None of the chosen rows of {key} makes a call, although {calling:,} rows of "
+            f"None of the chosen rows of {key} contains a tool call, although {calling:,} rows of "
             "sft_dataset do, so the model would learn not to call: raise "
             "`sft_coreset.target_size`, or choose another `sft_coreset.strategy`."
         )
@@ -163,8 +163,8 @@ class DamagedBufferError(DataError):
     def __init__(self, key: PartitionKey, path: object) -> None:
         self.key, self.path = key, str(path)
         super().__init__(
-            f"The replay buffer of {key} at {path} is damaged: put a copy of it back, or delete "
-            "it, so that the next run begins a new buffer."
+            f"The replay buffer of {key} at {path} is damaged: restore it from a backup, or "
+            "delete it, so that the next run begins a new buffer."
         )
 
 

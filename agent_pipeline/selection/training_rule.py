@@ -110,7 +110,7 @@ def stage_trained_sessions(
         DataError: a table does not exist, or is damaged.
     """
     if rule and rule.ends and datetime.now(UTC) >= rule.ends:
-        return Waiting("The night's minutes (night.minutes) are over")
+        return Waiting("The time limit of the night (night.minutes) is over")
     now = read_judged_sessions(lake, key)
     if rule and rule.needed:
         before = pa.Table.from_batches([], TRAINED)

@@ -210,8 +210,8 @@ def note_changed_names(notes: list[str], where: object, changed: Mapping[str, st
         )
         add_note(
             notes,
-            f"{where}: {len(changed)} names cannot be partitions as they are, and were changed "
-            f"({shown}).",
+            f"{where}: {len(changed)} names contain characters that a partition cannot have, and "
+            f"were changed ({shown}).",
         )
 
 
@@ -229,15 +229,15 @@ def unreadable(path: Path, error: Exception) -> StoreError:
     SQLite quotes whole statements in its errors, so the reason is put on one line.
     """
     return StoreError(
-        f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that "
-        f"it is whole."
+        f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions, and that "
+        "the file is complete."
     )
 
 
 def changed(path: Path) -> StoreError:
     """Return the error for a file that changed after the reader indexed it."""
     return StoreError(
-        f"{path} has changed while it was read: run again when no program writes to it."
+        f"{path} changed while it was being read: start the run again when no program writes to it."
     )
 
 

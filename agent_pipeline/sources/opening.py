@@ -138,7 +138,7 @@ def open_source(
             ", ..." if len(finds.stores) > 5 else ""
         )
         raise StoreError(
-            f"{path} is a folder of {len(finds.stores)} session stores: name the stores to read "
+            f"{path} is a folder of {len(finds.stores)} session stores: list the stores to read "
             f"in the setting `store` ({some})."
         )
     if finds.errors:
@@ -252,7 +252,9 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
             return names[location.reader]
         listed = ", ".join(reader.name for reader in known)
         why = f"there are {listed} (a path with a colon begins with ./)"
-        raise StoreError(f"The store {location} names a reader that does not exist: {why}.")
+        raise StoreError(
+            f"The store {location} begins with the name of a reader that does not exist: {why}."
+        )
     if not location.is_url:
         return None
     scheme = location.where.partition("://")[0].lower()
@@ -260,8 +262,8 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     if scheme in schemes:
         return schemes[scheme]
     raise StoreError(
-        f"No reader knows addresses with the scheme {scheme}: give a path, or name a reader of "
-        "your own in the setting `sources`."
+        f"No reader recognizes addresses with the scheme {scheme}: give a path, or add your own "
+        "reader to the setting `sources`."
     )
 
 
@@ -286,11 +288,11 @@ def _unknown(path: Path) -> StoreError:
         holds = (
             f"it has records with the fields {', '.join(fields)}"
             if fields
-            else "it holds no records"
+            else "it contains no records"
         )
     return StoreError(
-        f"{path} is not a session store that a reader knows: {holds}. To write a source of your "
-        f"own, see docs/how-to/write-a-reader.md."
+        f"{path} is not a session store that a reader recognizes: {holds}. To write your own "
+        "reader, see docs/how-to/write-a-reader.md."
     )
 
 

@@ -151,8 +151,8 @@ class Artifact:
         """Return the error for damaged files of the artifact."""
         return DamageError(
             f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of "
-            f"{', '.join(names)} in {self.path} does not match its manifest. Put a copy back, or "
-            f"materialize `{name_asset_to_select(self.asset)}` again.",
+            f"{', '.join(names)} in {self.path} does not match its manifest. Restore it from a "
+            f"backup, or materialize `{name_asset_to_select(self.asset)}` again.",
             self.path / names[0],
         )
 
@@ -347,19 +347,19 @@ class Artifacts(Paths):
         if artifact is not None:
             return artifact
         folder = self.artifact_folder(asset, key, identity)
-        reason = "its manifest cannot be read"
+        reason = "the manifest cannot be read"
         manifest = read_manifest(folder / MANIFEST)
         if manifest is not None and manifest["identity"] == identity:
             if not has_passed(manifest):
                 return None
-            reason = "a file of it is missing or cut off"
+            reason = "one of its files is missing or incomplete"
         is_deleted = not self.fs.files(folder)
         is_deleting = (folder.parent / f"{_DELETING}{folder.name}").exists()
         if is_deleted or is_deleting:
             return None
         raise DamageError(
-            f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({reason}): put a copy "
-            f"back, or materialize `{name_asset_to_select(asset)}` again.",
+            f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({reason}): restore it "
+            f"from a backup, or materialize `{name_asset_to_select(asset)}` again.",
             folder,
         )
 

@@ -248,7 +248,7 @@ class Filesystem:
             if tried >= _MAX_SECONDS:
                 raise DataError(
                     f"Other processes kept writing to {folder} for {tried / 60:.0f} minutes, so "
-                    "this process could not write: repeat when fewer runs write to the lake."
+                    "this process could not write: try again when fewer runs write to the lake."
                 )
             time.sleep(random.uniform(0, min(tried, _MAX_SECONDS - tried)))
 

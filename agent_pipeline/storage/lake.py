@@ -112,9 +112,8 @@ class Lake(Tables, Pointers):
         if written is not None and written.format > FORMAT:
             raise LakeError(
                 f"The lake {self.root} has format {written.format}, which agent-pipeline "
-                f"{written.written_by} wrote, and this version reads formats up to {FORMAT}: "
-                "install "
-                f"agent-pipeline {written.written_by} or a later one."
+                f"{written.written_by} wrote, but this version reads only formats up to {FORMAT}: "
+                f"install agent-pipeline {written.written_by} or a later one."
             )
         _CHECKED_BUCKETS.add(str(self.root))
 
@@ -162,8 +161,8 @@ class Lake(Tables, Pointers):
         except Timeout as error:
             if waiting is None:
                 raise DataError(
-                    f"A run is working on {what}: wait until the run ends or cancel it, then "
-                    "repeat."
+                    f"A run is working on {what}: wait until the run ends or cancel it, then try "
+                    "again."
                 ) from error
             waiting()
             lock.acquire(poll_interval=0.5)

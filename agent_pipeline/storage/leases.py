@@ -122,7 +122,7 @@ def _acquire(
         if version and new_version and waiting is None:
             raise DataError(
                 f"A run on another machine is working on {what}: wait until the run ends or "
-                "cancel it, then repeat."
+                "cancel it, then try again."
             )
         version, unchanged_since = new_version, time.monotonic()
 

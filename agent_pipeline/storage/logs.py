@@ -201,7 +201,7 @@ class Log(Generic[Record]):
     def _missing(self, number: int) -> DamageError:
         path = self._folder / f"{number:08}.json"
         return DamageError(
-            f"The entry {path} is missing: put a copy of the file back. Without a copy, create "
+            f"The entry {path} is missing: restore the file from a backup. Without a copy, create "
             f"the empty file {path.stem}{_LOST} next to it. The content of the entry is then lost.",
             path,
         )
@@ -239,7 +239,7 @@ def _number(path: UPath) -> int:
 
 def _damaged(path: UPath, reason: str) -> DamageError:
     return DamageError(
-        f"The entry {path} is damaged ({reason}): put a copy of the file back. Without a copy, "
+        f"The entry {path} is damaged ({reason}): restore the file from a backup. Without a copy, "
         f"rename it to {path.stem}{_LOST}. The content of the entry is then lost. If it is the "
         "last entry, the entry before it counts.",
         path,

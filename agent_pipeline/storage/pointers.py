@@ -184,7 +184,7 @@ class Pointers(Artifacts):
             if move.expected not in (None, before.generation):
                 raise DataError(
                     f"The pointers of {asset} of {key} were changed by {before.who} at "
-                    f"{before.when}: look at the new state, then repeat."
+                    f"{before.when}: look at the new state, then try again."
                 )
             against = before.champion if move.pointer == "champion" else before.latest
             if against == identity and before.generation:

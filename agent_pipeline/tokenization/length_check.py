@@ -105,7 +105,7 @@ def describe_misfit(
     if context and proposed_length > context:
         remedy = (
             f"choose a base model with a context of at least {proposed_length} tokens (the "
-            f"context of this model is {context}), or leave long sessions out"
+            f"context of this model is {context}), or leave out long sessions"
         )
     return (
         f"{lost:,} of {lengths.rows:,} rows do not fit into `sft_adapter.max_length` = "

@@ -282,8 +282,7 @@ class _MaskChecker:
             if not _shows(shown_turn, text):
                 raise self._error(
                     "other_words",
-                    f"the trained tokens of message {index} do not decode to what the assistant "
-                    "said",
+                    f"the trained tokens of message {index} do not decode to the assistant's text",
                     index,
                 )
 

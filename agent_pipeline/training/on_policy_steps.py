@@ -90,9 +90,9 @@ def train_on_policy(
     }
     if len(fitting.rows) < config.min_rows:
         raise NothingTrained(
-            f"{method} needs {config.min_rows} rows, and {len(fitting.rows)} of {len(rows)} fit "
-            f"into {config.max_length} tokens: curate more sessions, raise `max_length`, or lower "
-            "`min_rows`.",
+            f"{method} needs at least {config.min_rows} rows, but only {len(fitting.rows)} of "
+            f"{len(rows)} rows fit into {config.max_length} tokens: log more good sessions, raise "
+            "`max_length`, or lower `min_rows`.",
             counts,
         )
 

@@ -101,9 +101,9 @@ def train_preferences(
     encoded = method.encode(renderer, rows, config.max_length, progress)
     if len(encoded.rows) < config.min_rows:
         raise NothingTrained(
-            f"{further_input.method} needs {config.min_rows} {method.row_name}, and "
-            f"{len(encoded.rows)} of {len(rows)} can be trained on: judge more trials of the same "
-            f"tasks, or lower `min_rows`. {encoded.first_dropped}".rstrip(),
+            f"{further_input.method} needs {config.min_rows} {method.row_name}, but only "
+            f"{len(encoded.rows)} of {len(rows)} can be used for training: judge more trials of "
+            f"the same tasks, or lower `min_rows`. {encoded.first_dropped}".rstrip(),
             encoded.counts,
         )
 

@@ -236,7 +236,7 @@ def _encode_new_rows(sft_input: SftInput, rows: list[Row], progress: Progress) -
         sft_input.renderer, rows, config.max_length, progress
     )
     if not rows:
-        raise DataError("There are no rows to train on: curate more sessions.")
+        raise DataError("There are no rows to train on: log and judge more sessions.")
     if not encoded:
         raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}")
     check_calls(rows, [row.messages for row in encoded], config.max_length)

@@ -107,8 +107,8 @@ def count_weights(folder: Path) -> int | None:
                     count += prod(file.get_slice(name).get_shape())
         except SafetensorError as error:
             raise ModelError(
-                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model "
-                "again."
+                f"The weights {path} cannot be read ({first_line(error)}): download the base "
+                "model again."
             ) from error
     return count or None
 

@@ -121,7 +121,7 @@ def test_world_answers_the_calls_and_judges_the_chat(project: Path) -> None:
     assert first["messages"][0]["role"] == "system" and first["messages"][1]["role"] == "user"
     assert f"begins: {first['messages'][1]['content']}" in done.stdout
     assert second["messages"][-1]["role"] == "tool"
-    assert "The world says: the task is " in done.stdout
+    assert "In the world, the task is " in done.stdout
 
 
 def test_recorded_sessions_answer_the_calls(project: Path) -> None:
@@ -134,7 +134,7 @@ def test_recorded_sessions_answer_the_calls(project: Path) -> None:
         done = chat("Where is W1?\n", "--model", f"{server.url}#m", "--tools", "tape")
     assert "recorded sessions of the task support-001" in done.stdout
     assert "model: The tool said: lost at sea" in done.stdout
-    assert "The world says" not in done.stdout
+    assert "In the world, the task" not in done.stdout
     with endpoint(lambda request, number: answer_with(request, "W2")) as server:
         done = chat("Where is W2?\n", "--model", f"{server.url}#m", "--tools", "tape")
     assert "not recorded" in done.stdout

@@ -24,7 +24,7 @@ MODEL = ModelSummary(
     champion_since="2026-11-20T02:00:00+00:00",
     latest="b" * 64,
     decision="promote",
-    reason="it is better: the p-value is 0.001, and at most 0.05 is allowed",
+    reason="the new model is better: the p-value is 0.001, and at most 0.05 is allowed",
     waits=True,
     verdicts=900,
     verified=800,
@@ -43,7 +43,7 @@ READ = AgentStatus(
     trained_at="2026-11-27T01:30:00+00:00",
     training="sft: loss 1.204 → 0.411 over 350 steps, 700 of 700 rows",
     model=MODEL,
-    waits=["bbbb won: look at it."],
+    waits=["bbbb can be promoted: look at it."],
     next_step="report shop/support",
 )
 UNREAD = AgentStatus(
@@ -71,7 +71,7 @@ def screen(*agents: AgentStatus, night: NightStatus = NIGHT, width: int = 80) ->
 def test_agent_with_a_champion() -> None:
     text = screen(READ)
     for fact in (
-        "1,204, of which 890 kept; dropped: 200 unjudged, 114 unacceptable",
+        "1,204, 890 of them kept; dropped: 200 unjudged, 114 unacceptable",
         "700 train, 190 test; 12 preference pairs",
         "890 acceptable, 114 unacceptable, 200 none",
         "2026-11-27 01:30 (7 hours ago)",

@@ -172,7 +172,7 @@ def test_without_lora_every_weight_is_trained_and_the_whole_model_kept(train):
 def test_a_coreset_is_chosen_by_the_base_models_losses_half_of_the_rows_where_no_size_is_said(
     train, tiny_base
 ):
-    with pytest.warns(UserWarning, match="often picks noise"):
+    with pytest.warns(UserWarning, match="often chooses noise"):
         _, result = train(use_coreset_selection=True, coreset_strategy="loss_topk")
         expected = CoresetSelector("loss_topk", 4, seed=42).select(ROWS, str(tiny_base.path))
     assert result.counts == {"records": 8, "rows": 8, "coreset": 4, "trained": 4}

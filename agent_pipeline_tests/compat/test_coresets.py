@@ -82,6 +82,6 @@ def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp
     assert selector.compute_losses(given, convertible_base) == pytest.approx(found, abs=1e-4), (
         "the same from its folder"
     )
-    with pytest.warns(UserWarning, match="often picks noise"):
+    with pytest.warns(UserWarning, match="often chooses noise"):
         hardest = selector.select(given, model)
     assert sorted(found[given.index(sample)] for sample in hardest) == sorted(found[:-1])[-2:]

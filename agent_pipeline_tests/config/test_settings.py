@@ -107,8 +107,8 @@ def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
         ('[agents."Tau Airline"]\ntask_pattern = "x"', "'Tau Airline' is not a partition"),
         ("store = 5", "'store'"),
         ('[split]\ntest = "much"', "'split.test'"),
-        ("store = ", "is not a TOML file"),
-        (b"\xff\xfe", "is not a TOML file"),
+        ("store = ", "is not a valid TOML file"),
+        (b"\xff\xfe", "is not a valid TOML file"),
     ],
 )
 def test_a_wrong_file_is_a_sentence_that_names_it(toml, text, sentence):
@@ -293,7 +293,7 @@ def test_processes_that_open_a_new_home_at_once_all_open_it(toml, monkeypatch):
 
 def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_none():
     assert "The disk is full at /x: " in str(disk_sentence(OSError(28, "no space", "/x")))
-    assert "No permission to write at /x" in str(disk_sentence(PermissionError(13, "denied", "/x")))
+    assert "no permission to write at /x" in str(disk_sentence(PermissionError(13, "denied", "/x")))
     assert disk_sentence(FileNotFoundError(2, "gone", "/x")) is None
     # As safetensors and torch say it of a checkpoint, in errors of their own without a number.
     for text in (

@@ -200,10 +200,9 @@ def test_a_session_that_is_neither_is_nobodys_negative(tmp_path):
     }
     lake.stage(CURATED_TABLE, KEY, to_batches(rows, CURATED), CURATED).commit()
     built = build_preferences(lake, KEY, ALL_TRAIN)
-    assert (
-        built.table.rows == 0
-        and "1 sessions have no negative trial of their task" in explain_missing_pairs(built.counts)
-    )
+    assert built.table.rows == 0 and (
+        "1 sessions have no bad session of the same task"
+    ) in explain_missing_pairs(built.counts)
 
 
 @pytest.mark.parametrize("root", ["a[b]", "memory://pushed/a[b]"])

@@ -169,7 +169,9 @@ def test_pairs_need_one_task_one_start_and_the_same_tools():
         "no_negative_of_the_task": 1,
         "no_partner_with_the_same_prompt": 2,
     }
-    assert "2 sessions have no partner with the same system prompt" in explain_missing_pairs(counts)
+    assert "2 sessions have no other session with the same system prompt" in explain_missing_pairs(
+        counts
+    )
 
 
 @given(st.lists(chats(), max_size=4), st.lists(chats(), max_size=4))

@@ -67,9 +67,9 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
         metadata[name].records[0].data["champion"] for name in ("figures", "figures_on_test")
     ] == ["75.0 %"] * 2
     assert round(metadata["gain"], 6) == 0.25
-    assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(
-        metadata["page"]
-    ).read_text(encoding="utf-8")
+    assert "the new model is better" in metadata[
+        "why"
+    ] and f"champion {first.export.identity}" in Path(metadata["page"]).read_text(encoding="utf-8")
     assert "no turns of other agents" in Path(metadata["page"]).read_text(encoding="utf-8")
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity

@@ -119,7 +119,7 @@ def test_nights_of_two_runs_take_all_agents_in_turn_and_a_run_that_was_killed_wi
             (
                 said
                 for tick in ticks
-                if (said := tick.skip_reason or "").count("nothing new") == len(NAMES)
+                if (said := tick.skip_reason or "").count("nothing has changed") == len(NAMES)
             ),
             "",
         )

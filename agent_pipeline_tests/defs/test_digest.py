@@ -100,7 +100,7 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(
         "shop/returns": "waits for a person: so",
         "shop/stock": "held: so",
         "shop/phone": "cannot decide: 9 more tasks are needed: so",
-        "shop/mail": "nothing new: its candidate is already the champion",
+        "shop/mail": "nothing new, because the candidate is already the champion",
         "shop/chat": "rolled back: 1f0c: roll back: worse",
         "shop/served": "failed: promoted: so",
         "shop/intern": "not trained: 3 new sessions, and it waits for more",

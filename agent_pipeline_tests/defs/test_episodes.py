@@ -232,7 +232,7 @@ class TestProvenTape:
     def test_too_few_tasks(self, lake: Lake) -> None:
         """No episodes are played. The table of the proof says what was missing."""
         chosen = self.choose(lake, MIN_TASKS - 1, GOOD, WRONG)
-        assert "More judged sessions per task help" in chosen.why_not
+        assert "log and judge more sessions per task" in chosen.why_not
         assert chosen.proof and not chosen.proof.proven
 
     def test_no_bad_sessions(self, lake: Lake) -> None:

@@ -65,7 +65,9 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(
     }
     assert found[missing] == ("acceptable", "label", "label: well done")
     assert found[said["session_id"]] == ("unacceptable", "label", "label: it lied")
-    assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
+    assert ("1 labels are for sessions that this agent does not have ('nobody')") in metadata[
+        "labels"
+    ]
     assert "acceptable by label" in dict(cells(metadata["verdicts"]))
     assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement"])]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")

@@ -35,7 +35,7 @@ BEFORE = {STORE_VERSION_TAG: "1", SETTINGS_VERSION_TAG: "1", CODE_VERSION_TAG: "
 @pytest.mark.parametrize(
     ("before", "now", "words"),
     [
-        ({}, BEFORE, "no successful run"),
+        ({}, BEFORE, "no run of all its assets has succeeded"),
         (BEFORE, {}, "could not be read in time"),
         (BEFORE, BEFORE | {STORE_VERSION_TAG: "2"}, "new sessions or verdicts"),
         (BEFORE, BEFORE | {SETTINGS_VERSION_TAG: "2"}, "changed settings"),
@@ -65,9 +65,9 @@ def test_plan_starts_saves_and_sends_nothing(project: Path) -> None:
     with dg.instance_for_test() as instance:
         plan = plan_night(Workspace(), instance, ["shop/intern", "shop/nobody"], NIGHT)
         assert instance.get_runs() == []
-    assert [(agent.partition, "no successful run" in agent.reason) for agent in plan.runs] == [
-        ("shop/intern", True)
-    ]
+    assert [
+        (agent.partition, "no run of all its assets" in agent.reason) for agent in plan.runs
+    ] == [("shop/intern", True)]
     assert [agent.partition for agent in plan.skipped] == ["shop/nobody"]
     assert [notice.partition for notice in plan.notifications] == ["shop/nobody"]
     assert not (project / "lake").exists()
@@ -80,7 +80,7 @@ def test_command_shows_each_agent(project: Path) -> None:
         instance.add_dynamic_partitions(AGENTS.name or "", ["shop/intern"])
         assert not is_schedule_on(instance)
     done = CliRunner().invoke(app, ["night", "--dry-run"], catch_exceptions=False)
-    assert "run   shop/intern: it has no successful run" in done.stdout
+    assert "run   shop/intern: no run of all its assets has succeeded" in done.stdout
     assert "switched off" in done.stdout
     assert "Next: agent-pipeline materialize shop/intern" in done.stderr
     planned = json.loads(CliRunner().invoke(app, ["night", "--dry-run", "--json"]).stdout)

@@ -144,7 +144,7 @@ def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(
         "check failed",
         "judge",
         "promoted",
-        "a candidate waits for a person",
+        "a candidate waits for a person's approval",
         "cannot decide",
     }
     assert (
@@ -282,7 +282,7 @@ def test_an_agent_that_was_not_trained_for_a_week_is_told_of_once_a_week(
         [
             (
                 f"nothing trained for {days} days",
-                f"{AGENT}: Nothing is new in its sessions or settings.",
+                f"{AGENT}: Nothing has changed in its sessions or settings.",
             )
         ]
         * told

@@ -90,7 +90,7 @@ def test_the_buffer_keeps_sessions_that_the_store_lost_and_is_the_same_when_made
     assert nights.bytes() == before
     said = nights.night(rows(*range(40, 80)))
     assert sessions(nights.buffer()) == first | nights.chosen and not first & nights.chosen
-    assert ["of earlier nights, gone from the store", "18"] in cells(
+    assert ["of earlier nights, and no longer in the store", "18"] in cells(
         said["what_became_of_them"].value
     )
     assert said["rows_before"].value == 18 and said["dagster/row_count"].value == 36
@@ -105,7 +105,7 @@ def test_a_full_buffer_keeps_the_lowest_hashes_and_a_size_of_zero_nothing(nights
     said = nights.night(rows(*range(40, 80)), buffer_size=10)
     after = [row["session_id"] for row in nights.buffer()]
     assert len(before) == len(after) == 10 and set(after) & set(before) and set(after) - set(before)
-    assert ["removed: other rows have lower hashes", "18"] in cells(
+    assert ["removed, because the random sample chose other rows", "18"] in cells(
         said["what_became_of_them"].value
     )
     nights.night(rows(*range(40, 80)), buffer_size=0)
@@ -125,7 +125,9 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     said = nights.night(tested, (dropped,))
     assert not {moved, copied, dropped} & sessions(nights.buffer()) and len(nights.buffer()) == 33
     assert ["removed: held out", "2"] in cells(said["what_became_of_them"].value)
-    assert ["removed: no longer a training row", "1"] in cells(said["what_became_of_them"].value)
+    assert ["removed, because it is no longer a training row", "1"] in cells(
+        said["what_became_of_them"].value
+    )
 
 
 def test_a_bad_copy_under_another_id(nights):

@@ -91,7 +91,7 @@ def test_an_agent_with_nothing_new_since_its_last_success_is_skipped_with_a_reas
     instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
     _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
     tick = _tick(instance)
-    assert not tick.run_requests and "shop/intern: nothing new in its 74 sessions" in (
+    assert not tick.run_requests and "shop/intern: nothing has changed in its 74 sessions" in (
         tick.skip_message or ""
     )
 
@@ -232,7 +232,7 @@ def test_an_agent_whose_run_is_still_queued_gets_no_second_one(
         dg.DagsterRun(job_name=RETRAIN, status=queued, tags=tags, remote_job_origin=origin)
     )
     tick = _tick(instance)
-    assert not tick.run_requests and "has not ended" in tick.skip_message
+    assert not tick.run_requests and "is still in progress" in tick.skip_message
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_printed_lines(page) -> None:
     ]
     # What was decided, and what to do next.
     endings = re.compile(
-        rf"{KEY}(: .*)?|Look at what it does: .*|\d+ of \d+ tasks are held out .*|Next: .* chat {KEY}"
+        rf"{KEY}(: .*)?|Look at what the model does: .*|\d+ of \d+ tasks are held out .*|Next: .* chat {KEY}"
     )
     assert [line for line in others if not endings.fullmatch(line)] == []
 

@@ -114,7 +114,7 @@ def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused
 
     assert [each.end == "refused" for each in played({1})] == [False, True, False, False]
     with pytest.raises(
-        InfrastructureError, match=r"none of the conversations \(first error: It refused\)"
+        InfrastructureError, match=r"did not answer any conversation \(first error: It refused\)"
     ):
         played({0, 1, 2, 3})
 
@@ -301,7 +301,7 @@ def test_a_model_that_does_not_end_its_answers_is_not_fit():
     ends = measure_player(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
     long = measure_player(play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked]))
     assert any(
-        "raise `episodes.max_length`" in reason
+        "too long for `episodes.max_length`" in reason
         for reason in find_faults(EpisodeReport({"model": long}))
     )
     assert ends.unended.n == 0 and not any(
@@ -449,9 +449,9 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
     )
     assert find_faults(
         parse_episode_report({"players": {"model": player(0, 0), "base": player(0, 0)}})
-    ) == ["it does 0 of 20 tasks, its base 0 of 20"]
+    ) == ["the model does 0 of 20 tasks, and its base model 0 of 20"]
     assert find_faults(parse_episode_report({"players": {"model": player(0, 0)}})) == [
-        "it does 0 of 20 tasks"
+        "the model does 0 of 20 tasks"
     ]
     cut = {
         "players": {
@@ -504,9 +504,9 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
     idle = find_faults(
         parse_episode_report({"players": {"model": player(13, 0, 13), "base": player(13, 0, 13)}})
     )
-    assert idle == ["it does 0 of 7 tasks in which it must act, its base 0 of 7"], (
-        "one that never acts is no model for the job"
-    )
+    assert idle == [
+        "the model does 0 of 7 tasks that require an action, and its base model 0 of 7"
+    ], "one that never acts is no model for the job"
 
 
 def test_a_model_s_text_becomes_words_and_calls():

@@ -462,7 +462,7 @@ def test_promotion_names_each_drop_that_stops_nothing():
     assert promoted.outcome == "promote" and promoted.reasons[0].kind == "gain"
     assert "56.2 % of the sanity questions (plain questions)" in summarize(
         promoted
-    ) and "its base 81.2 %" in summarize(promoted)
+    ) and "its base model answers 81.2 %" in summarize(promoted)
 
 
 @given(st.integers(0, 16), SHARE, SHARE, SHARE, st.sampled_from([4, 12, TASKS]))
@@ -494,7 +494,7 @@ def test_every_drop_beyond_its_margin_has_a_reason(lost, find, refund, over_call
 def test_model_of_unverified_sessions_is_never_promoted(verified):
     decision = decided(BETTER, unverified=VerifiedVerdicts(*verified))
     assert decision.outcome == "hold" and decision.reasons[0].kind == "unverified"
-    assert (f"{verified[0]} of 374" in summarize(decision)) == bool(verified[1])
+    assert (f"{verified[0]} of the 374" in summarize(decision)) == bool(verified[1])
     assert decided(BETTER, unverified_tasks=3).outcome == "hold"
 
 

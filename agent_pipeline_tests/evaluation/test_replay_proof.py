@@ -186,7 +186,7 @@ class TestRule:
         proof = measure_agreement(sessions(200, 3))
         [acting, other] = proof.kinds
         assert not acting.good.shortfall and "3 of 3 settled bad sessions" in acting.shortfall
-        assert other.shortfall and "More judged sessions per task" in str(proof)
+        assert other.shortfall and "log and judge more sessions per task" in str(proof)
 
 
 @pytest.fixture

@@ -134,7 +134,9 @@ class TestUser:
         """A user who was asked for something else may say something else."""
         asked: Message = {"role": "assistant", "content": "What is your date of birth?"}
         episode = replay([ASKED[0], asked, *ASKED[2:]], ASKED)
-        assert episode.unsettled and episode.unsettled.kind == "answer without a recorded reply"
+        assert episode.unsettled and episode.unsettled.kind == (
+            "answer to which no recorded user replied"
+        )
 
     @pytest.mark.parametrize(("user_replies", "is_settled"), [(True, False), (False, True)])
     def test_question_that_nobody_asked(self, user_replies: bool, is_settled: bool) -> None:
@@ -161,13 +163,15 @@ def test_answer_where_it_must_not_act(answer: str, done: bool) -> None:
 def test_write_without_its_look_up() -> None:
     """Every good session looked first, so acting by luck is not settled."""
     episode = replay(say("Refund K1.", REFUND), say("Refund K1.", LOOK, REFUND))
-    assert episode.unsettled and episode.unsettled.kind == "write without its look-up"
+    assert episode.unsettled and episode.unsettled.kind == (
+        "write without the look-up that good sessions make first"
+    )
 
 
 def test_same_outcome_in_a_bad_session() -> None:
     """If a bad session ended alike, the recordings do not tell good from bad."""
     episode = replay(GOOD, GOOD, GOOD, verdicts=("acceptable", "unacceptable"))
-    assert episode.unsettled and episode.unsettled.kind == "like a bad session, too"
+    assert episode.unsettled and episode.unsettled.kind == "similar to a bad session, too"
 
 
 class TestFreeText:

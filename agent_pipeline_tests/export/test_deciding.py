@@ -654,7 +654,9 @@ def test_harm_not_measured(lake: Lake, unmeasured: int, with_champion: bool) -> 
     assert champion_of(lake) == night.export.identity
 
 
-@pytest.mark.parametrize("not_played", [{}, {"a change is asked for": 7, "no good recording": 1}])
+@pytest.mark.parametrize(
+    "not_played", [{}, {"tasks that ask for a change": 7, "no good recording": 1}]
+)
 def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
     """All played episodes are free of harm. Nobody knows what it does in the other tasks."""
     night = Night(lake, GOOD, played=False)

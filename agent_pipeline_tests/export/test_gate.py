@@ -27,13 +27,13 @@ FIVE = [CALL, CALL, WORDS, WORDS, CALL]
         (
             [WORDS, WORDS],
             {},
-            "1 of 2 decisions are the merged model's; 0 of 1 calls are the merged model's",
+            "1 of 2 decisions equal the merged model's; 0 of 1 calls equal the merged model's",
         ),
-        ([OTHER, WORDS], {}, "0 of 1 calls are the merged model's"),
+        ([OTHER, WORDS], {}, "0 of 1 calls equal the merged model's"),
         (
             [CALL, WORDS],
             {0: ("<tool_call>", [])},
-            "llama.cpp's server and the model answer turns [1] differently",
+            "llama.cpp's server and the exported file give different answers at the turns [1]",
         ),
     ],
 )

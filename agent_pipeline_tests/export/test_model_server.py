@@ -50,7 +50,7 @@ def write_program(folder: Path, script: str) -> Path:
 
 
 PROGRAMS: dict[str, tuple[Callable[[Path], Path | None], str]] = {
-    "missing": (lambda folder: None, "there is no llama-server"),
+    "missing": (lambda folder: None, "llama-server is not on PATH"),
     "crashing": (lambda folder: write_program(folder, "kill -ILL $$"), "SIGILL"),
     "wrong version": (lambda folder: write_program(folder, "exit 3"), "exit code 3"),
 }

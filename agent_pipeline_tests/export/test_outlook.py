@@ -95,13 +95,16 @@ def test_outlook_names_tasks_date_and_setting(lake: Lake):
     )
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY)
     there = sum(SIZES.find_split(f"t{number}") == "select" for number in range(200))
-    assert f"{there} of 200 tasks are held out" in said and "needs 60" in said
+    assert f"{there} of 200 tasks are held out" in said and " 60 are needed" in said
     date = (TODAY + timedelta(days=-(-(60 - there) // 0.5))).date()
     assert f"around {date}" in said and "5.0 new tasks per day" in said
     share = share_that_suffices(
         HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES
     )
-    assert f"`split.select = {share:g}` is enough now" in said and "split_ledger" in said
+    assert (
+        f"With `split.select = {share:g}`, there are enough tasks now" in said
+        and "split_ledger" in said
+    )
 
 
 def test_setting_that_outlook_proposes_gets_there(lake: Lake):
@@ -139,7 +142,7 @@ def test_outlook_says_when_no_setting_and_no_waiting_helps(lake: Lake):
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY + timedelta(days=90))
     assert (
         f"No new task came in the last {RECENT_DAYS} days" in said
-        and "No larger split.select" in said
+        and "A larger `split.select` does not help" in said
     )
 
 
@@ -175,7 +178,7 @@ def test_run_ends_with_what_to_do_next(lake: Lake, kind: str):
         "promote": "waits for you",
         "hold": "not promoted (hold: ",
         "reject": "is rejected (",
-        "": "nothing was decided",
+        "": "there is no decision",
     }[outcome] in said
 
 
@@ -186,6 +189,6 @@ def test_run_whose_candidate_is_the_champion_or_was_held_by_a_person(lake: Lake)
     assert "is the champion" in lines(lake)
     Night(lake, GOOD, champion.export).decide()
     hold_back(lake, KEY)
-    assert "a person holds it back" in lines(
+    assert "a person holds the new model back" in lines(
         lake
     ) and f"{champion.export.identity[:16]} is still served" in lines(lake)

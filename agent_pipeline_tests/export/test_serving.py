@@ -284,7 +284,7 @@ def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_fo
         lake, "gguf_export", KEY, {"adapter": trained.identity}, files, report, trained.identity
     )
     promote(lake, KEY)
-    assert "not given to Ollama" in serve_champion(lake, KEY, ollama=True)[-1]
+    assert "not registered with Ollama" in serve_champion(lake, KEY, ollama=True)[-1]
     root = Path(lake.root.path) / "serving"
     folder = root / "shop" / "support"
     (adapter,) = folder.glob("*.gguf")
@@ -384,7 +384,7 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
     )
     card = (asked[1]["folder_path"] / "README.md").read_text(encoding="utf-8")
     assert (
-        "**Not fit to act unwatched**: it harms." in card and "| tasks done | 3 of 4 |" in card
+        "**Not fit to act unattended**: it harms." in card and "| tasks done | 3 of 4 |" in card
     ), "a person promoted it all the same"
     assert (
         card.startswith("---\nlibrary_name: peft\n")

@@ -190,7 +190,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rules = read_rules(lake)[str(KEY)]
         assert (rules.share, rules.act, rules.reads) == (0.05, "sure", ["find"])
     # There are no episodes, so no write is sure.
-    assert rules.threshold is None and "no threshold" in " ".join(result.output.split())
+    assert rules.threshold is None and "no confidence threshold" in " ".join(result.output.split())
     assert rules.champion == lake.champion("gguf_export", KEY).identity[:16]
     assert rules.log == str(tmp_path / "traffic-log")
 

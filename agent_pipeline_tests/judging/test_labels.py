@@ -103,7 +103,7 @@ def test_what_is_no_judgment_and_what_is_no_row_is_counted_in_a_sentence(tmp_pat
     )
     assert set(labels.by_id) == {"s4"}
     assert [note.partition(": ")[2] for note in labels.notes] == [
-        "1 rows are not labels (not JSON, or without a session_id) and were left out.",
+        "1 rows are not JSON or have no session_id, and were left out.",
         "3 judgments are neither acceptable nor unacceptable ('good', 'maybe') and were left out.",
     ]
 
@@ -116,7 +116,10 @@ def test_a_line_that_is_no_json_is_counted_and_the_others_are_read(tmp_path):
         ),
         KEY,
     )
-    assert set(labels.by_id) == {"s1"} and "2 rows are not labels" in labels.notes[0]
+    assert (
+        set(labels.by_id) == {"s1"}
+        and "2 rows are not JSON or have no session_id" in labels.notes[0]
+    )
 
 
 def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
@@ -129,7 +132,7 @@ def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
     assert labels.describe_unknown([]) == ""
     list(JudgingRun([], VerdictPolicy(), labels).judge([(None, session(session_id="s0"))]))
     assert (
-        "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)"
+        "7 labels are for sessions that this agent does not have ('s1', 's2', 's3', 's4', 's5', …)"
         in labels.notes[-1]
     )
 

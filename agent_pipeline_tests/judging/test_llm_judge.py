@@ -355,7 +355,7 @@ def test_a_server_that_does_not_say_what_it_used_is_taken_at_the_estimate(judgin
 
 
 def test_a_limit_in_dollars_without_prices_is_refused(judging):
-    with pytest.raises(SettingsError, match="needs prices"):
+    with pytest.raises(SettingsError, match="the prices are not"):
         judging("http://127.0.0.1:1/v1", SpendLimits(usd=1))
 
 

@@ -246,13 +246,16 @@ def test_two_measures_of_one_name_are_refused(monkeypatch):
         (MeasureResult(True, "fine"), MeasureResult(True, "fine")),
         (MeasureResult(True, "fine", 0.9), MeasureResult(True, "fine", 0.9)),
         (None, MeasureResult(None, "has no result for the session")),
-        (0.7, MeasureResult(None, "scores, without a threshold", 0.7)),
-        (1, MeasureResult(None, "scores, without a threshold", 1.0)),
-        (float("nan"), MeasureResult(None, "returned the score nan: scores go from 0 to 1")),
-        (7, MeasureResult(None, "returned the score 7: scores go from 0 to 1")),
-        ("yes", MeasureResult(None, "returned no result but 'yes'")),
-        ((1, "yes"), MeasureResult(None, "returned no result but (1, 'yes')")),
-        ((True, None), MeasureResult(None, "returned no result but (True, None)")),
+        (0.7, MeasureResult(None, "has scores, so it needs a threshold", 0.7)),
+        (1, MeasureResult(None, "has scores, so it needs a threshold", 1.0)),
+        (
+            float("nan"),
+            MeasureResult(None, "returned the score nan, but scores must be from 0 to 1"),
+        ),
+        (7, MeasureResult(None, "returned the score 7, but scores must be from 0 to 1")),
+        ("yes", MeasureResult(None, "returned 'yes', which is not a result")),
+        ((1, "yes"), MeasureResult(None, "returned (1, 'yes'), which is not a result")),
+        ((True, None), MeasureResult(None, "returned (True, None), which is not a result")),
     ],
 )
 def test_a_pass_a_failure_a_score_or_nothing_may_come_back(returned, expected, monkeypatch):
@@ -265,7 +268,7 @@ def test_a_score_passes_from_its_threshold_up(monkeypatch):
     assert taken("made >= 0.7") == MeasureResult(True, "scores 0.7", 0.7)
     assert taken("made >= 0.71") == MeasureResult(False, "scores 0.7", 0.7)
     monkeypatch.setitem(MEASURES, "made", lambda context: True)
-    assert taken("made >= 0.7") == MeasureResult(None, "has no score to compare with 0.7")
+    assert taken("made >= 0.7") == MeasureResult(None, "has no score that can be compared with 0.7")
 
 
 def test_a_measure_that_raises_has_no_value_and_says_why(monkeypatch):
@@ -387,7 +390,12 @@ def test_a_tool_result_reads_as_an_error(text, error):
             False,
             "call 1 (f): its arguments are not a JSON object",
         ),
-        (("g", {}), [tool("f", **SCHEMA)], False, "call 1 (g): no tool of the session"),
+        (
+            ("g", {}),
+            [tool("f", **SCHEMA)],
+            False,
+            ("call 1 (g): the session has no tool with this name"),
+        ),
         (("f", {"x": 1}), [tool("f")], True, ""),
         (("f", {}), [], None, "the session has no tools to check with"),
     ],
@@ -457,7 +465,7 @@ def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
     # Two measures could not be taken: nothing was called, nothing was answered.
     assert set(panel.not_taken) == {
         "tool_success_rate has no result for the session",
-        "no_refusal no answer at the end",
+        "no_refusal the session does not end with an answer",
     }
     assert panel.verdicts == {
         "acceptable by judgment": 30,

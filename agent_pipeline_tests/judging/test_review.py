@@ -117,7 +117,7 @@ def test_the_facts_about_a_turn_stand_below_it():
     marked = [(at, text) for at, (text, is_fact) in enumerate(chosen_row["parts"]) if is_fact]
     assert marked == [
         (1, "FACTS: tool error, corrected later"),
-        (6, "FACTS: not trained, by its source"),
+        (6, "FACTS: not used for training, because its source says so"),
     ]
     assert all(text in chosen_row["conversation"] for _, text in marked)
 

@@ -61,7 +61,7 @@ def test_measures_judge_only_where_the_policy_says_so():
     )
     assert judge(session(), [], BY_MEASURES)[:2] == (None, None)
     assert judge(session([CALLED]), ["ended_with_answer"], BY_MEASURES).verdict_reasons == (
-        "measures: failed ended_with_answer (ends on a tool call)"
+        "measures: failed ended_with_answer (the session ends with a tool call)"
     )
 
 
@@ -292,7 +292,7 @@ def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
     assert given_by(policy, llm=good, messages=[CALLED]) == ("unacceptable", "measures")
     assert given_by(policy, llm=bad, label=Label("acceptable")) == ("acceptable", "label")
     assert judge(session([CALLED]), ["ended_with_answer"], policy, llm=bad).verdict_reasons == (
-        "measures: failed ended_with_answer (ends on a tool call); llm: rude"
+        "measures: failed ended_with_answer (the session ends with a tool call); llm: rude"
     )
 
 
@@ -301,7 +301,7 @@ def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
     [
         ({"decided_by": ["lable"]}, "names 'lable', .*did you mean label"),
         ({"decided_by": [""]}, "names ''"),
-        ({"decided_by": ["label", "measures+label"]}, "names a judge twice"),
+        ({"decided_by": ["label", "measures+label"]}, "contains a judge twice"),
         ({"score_acceptable": 0.5, "score_unacceptable": 0.5}, "is not below"),
         ({"score_acceptable": float("nan")}, "is not below"),
         ({"metrics": {"toxicity": "less"}}, "metrics.toxicity` is 'less'"),

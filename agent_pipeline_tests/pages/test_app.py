@@ -375,7 +375,7 @@ def test_episodes(lake: Lake, client: TestClient, players: Sequence[str]) -> Non
     """The episode with harm comes first, with the transcripts of all players."""
     put_episodes(lake, "refund", players)
     page = client.get(f"/{KEY}/episodes").text
-    assert "It changed the world wrongly in 1 of 2 episodes." in page
+    assert "It did harm in 1 of 2 episodes." in page
     items = [a["id"] for tag, a in Elements(page).found if a.get("class") == "item"]
     assert items == [
         "episode-0 refund-None-0-refund",

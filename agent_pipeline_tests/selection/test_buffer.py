@@ -188,7 +188,11 @@ def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
     }
     second, counts = night(first, list(range(3, 12)), [3, 4, 10, 11])
     assert {row["session_id"] for row in second} == {f"s{n}" for n in (0, 1, 2, 3, 4, 5, 10, 11)}
-    assert counts == {"new": 2, "of earlier nights": 3, "of earlier nights, gone from the store": 3}
+    assert counts == {
+        "new": 2,
+        "of earlier nights": 3,
+        ("of earlier nights, and no longer in the store"): 3,
+    }
     assert night(second, list(range(3, 12)), [3, 4, 10, 11])[0] == second
 
 
@@ -202,7 +206,10 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
         f"s{session}",
         f"s{bad}",
     }
-    assert counts["removed: held out"] == 1 and counts["removed: no longer a training row"] == 1
+    assert (
+        counts["removed: held out"] == 1
+        and counts["removed, because it is no longer a training row"] == 1
+    )
     assert counts.total() == 6
 
 
@@ -262,13 +269,11 @@ def test_a_draw_leaves_out_what_another_row_stands_for_and_what_is_held_out():
 def test_a_first_night_and_a_ratio_of_zero_replay_nothing_and_say_so():
     rows = [sft(n) for n in range(20)]
     first = draw_replay(rows, rows, 0.1, lambda row: False)
-    assert first.rows == [] and first.describe().startswith(
-        "nothing is replayed: the buffer has no row"
-    )
+    assert first.rows == [] and first.describe().startswith("nothing is replayed, because all rows")
     assert first.report()["could_not_be_had"] == 2 and first.got == 0
     assert (
         draw_replay(rows, rows[:9], 0.0, lambda row: False).describe()
-        == "nothing is replayed: replay_ratio is 0"
+        == "nothing is replayed, because replay_ratio is 0"
     )
     assert (
         draw_replay(rows, rows[:8], 0.1, lambda row: False)

@@ -77,9 +77,10 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_its_coverage(bench):  #
     cover = said["coverage"].data
     assert cover["mean_distance"] < cover["random_mean_distance"] and 0 < cover["p99_distance"] <= 2
     assert said["tools_covered"].value == "2 of 2" and said["tasks_covered"].value.endswith("of 60")
-    assert ["among the 3 % of rows that are farthest from their nearest neighbours", "3"] in cells(
-        said["reasons"].value
-    )
+    assert [
+        "left out: among the 3 % of rows that are farthest from their nearest neighbors",
+        "3",
+    ] in cells(said["reasons"].value)
 
 
 @pytest.mark.slow
@@ -149,7 +150,7 @@ def test_duplicates_are_counted_and_near_ones_left_out_where_asked(bench):  # no
         if not row["chosen"]
     ]
     assert left_out == [("twin", "exact_duplicate", "train003", 1.0)]
-    assert ["identical to another row", "1"] in cells(said["reasons"].value)
+    assert ["left out: identical to another row", "1"] in cells(said["reasons"].value)
     assert said["similarities"].value.startswith("![similarity of rows")
 
 

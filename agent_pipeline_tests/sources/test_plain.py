@@ -258,7 +258,7 @@ def test_an_empty_conversation_is_a_session_and_a_line_that_is_none_is_counted(
         ("s2", 0),
     ]
     assert [note.partition(": ")[2] for note in source.notes] == [
-        "1 lines do not hold a JSON object and were left out (the first is line 4).",
+        "1 lines do not contain a JSON object and were left out (the first is line 4).",
         "1 records are not JSON and were left out.",
         "1 records are not what openai_chat writes (JSON lines with messages, a list with role and content) and were left out.",
     ]
@@ -271,7 +271,7 @@ def test_sessions_of_one_id_are_told_apart_and_that_is_noted(tmp_path: Path) -> 
         chat__jsonl=lines(*[chat_row() for _ in range(3)], chat_row(session_id="s1~2")),
     )
     assert [session.session_id for session in read(source)] == ["s1", "s1~2", "s1~2~2", "s1~3"]
-    assert "3 sessions have an id that another session has too" in source.notes[0]
+    assert "3 sessions have the same id as another session" in source.notes[0]
 
 
 def test_many_sessions_of_one_id_do_not_take_for_ever(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_broken_file_does_not_hide_the_others_of_its_folder(tmp_path: Path) ->
     assert len(read(source)) == 1
     assert "bad.parquet" in source.notes[0]
     assert source.notes[1:] == [
-        f"1 files under {source.path} hold no records of openai_chat and were left out (readme.md)."
+        f"1 files under {source.path} contain no records of openai_chat and were left out (readme.md)."
     ]
 
 
@@ -435,7 +435,7 @@ def test_values_written_one_after_another_are_a_sound_file(gap: str, tmp_path: P
     [
         (lines({"traj_": [], "rewards": 1}), "it has records with the fields traj_, rewards"),
         (b"# words", "it is not a JSON, Parquet or Arrow file, and not a zip of JSON files or"),
-        (b"[]", "it holds no records"),
+        (b"[]", "it contains no records"),
     ],
 )
 def test_a_file_that_no_reader_knows_is_described(raw: bytes, held: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_full_disk_leaves_the_last_artifact_and_a_folder_to_go_on_from(lake, m
 def test_a_lake_that_is_not_ours_to_write_is_a_sentence(tmp_path):
     with pytest.raises(OSError) as error:
         Lake("/sys/lake", tmp_path).stage("rows", KEY, TABLE.to_batches(), TABLE.schema)
-    assert "No permission to write" in str(disk_sentence(error.value))
+    assert "no permission to write" in str(disk_sentence(error.value))
 
 
 def test_a_clock_that_jumps_back_changes_neither_the_history_nor_what_is_staged(lake, monkeypatch):

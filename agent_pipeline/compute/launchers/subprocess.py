@@ -87,10 +87,7 @@ class Subprocess(Launcher):
     def remedy(self, error: Exception) -> str:
         if self.is_retryable(error):
             return self.advice
-        return (
-            "correct the cause that the output above shows, because the process would fail again "
-            "in the same way."
-        )
+        return "the output above shows the cause. Fix it before you start the run again."
 
 
 def end_session(process: "Popen[bytes]") -> None:

@@ -103,7 +103,7 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
     waiting = run.tags.get(WAITING_TAG)
     if waiting is not None:
         outcome = (
-            "not trained: the night was over"
+            "not trained, because the night was over"
             if waiting == LATE
             else f"not trained: {waiting} new sessions, and it waits for more"
         )
@@ -142,7 +142,7 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
                 return (
                     f"rolled back: {metadata_values['probation']}"
                     if rolled_back
-                    else "nothing new: its candidate is already the champion"
+                    else "nothing new, because the candidate is already the champion"
                 )
             decision, why = (
                 str(metadata_values["decision"]),

@@ -60,12 +60,12 @@ def discover_agents(
     changed = versions.list_changed_since(recorded)
     known = set(context.instance.get_dynamic_partitions(AGENTS.name or ""))
     new = sorted({*map(str, keys), *changed} - known)
-    notes = [*failures, *([f"{unread} agents are left to the next tick"] if unread else [])]
+    notes = [*failures, *([f"{unread} agents are left for the next tick"] if unread else [])]
     if not changed and not new:
         return dg.SkipReason("; ".join(notes) or "No agent's sessions or labels have changed.")
     return dg.SensorResult(
         skip_reason="; ".join(
-            [f"{len(changed)} agents have changed, {len(new)} are new", *notes]
+            [f"{len(changed)} agents have changed, and {len(new)} agents are new", *notes]
         ),  # else the UI says that nothing came of it
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
         asset_events=[

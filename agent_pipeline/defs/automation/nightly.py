@@ -100,8 +100,8 @@ def nightly(
         []
         if names
         else [
-            "no agent is known yet: open the store with the discover_agents sensor or the command "
-            "discover"
+            "no agent is known yet: switch on the sensor discover_agents, or run `agent-pipeline "
+            "discover`"
         ]
     )
     began = context.scheduled_execution_time.astimezone(UTC)
@@ -207,12 +207,13 @@ def plan_night(
         needed = settings.new_sessions(key)
         if store and last.has(name, tags, needed):
             reason = (
-                f"nothing new in its {store.sessions} sessions or its settings since its last "
-                f"successful run"
+                f"nothing has changed in its {store.sessions} sessions or its settings since its "
+                "last successful run"
             )
             if waiting := last.tags(name).get(WAITING_TAG):
                 reason += (
-                    f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
+                    f", which trained nothing because it needs {needed} new sessions and has "
+                    f"{waiting}"
                 )
             skipped.append(NightlyAgent(name, reason))
             days = last.days(name, began)
@@ -221,11 +222,11 @@ def plan_night(
                     Notification(
                         f"nothing trained for {days} days",
                         name,
-                        "Nothing is new in its sessions or settings.",
+                        "Nothing has changed in its sessions or settings.",
                     )
                 )
         elif name in last.unfinished:
-            skipped.append(NightlyAgent(name, "its last run has not ended"))
+            skipped.append(NightlyAgent(name, "its last run is still in progress"))
         else:
             news[name] = describe_news(last.tags(name), tags)
             requests.append(
@@ -241,8 +242,8 @@ def plan_night(
     skipped += [
         NightlyAgent(
             str(request.partition_key),
-            f"it waits for the next night as number {number} of the waiting agents: night.runs and "
-            f"night.minutes allow {fit} runs",
+            f"it waits for the next night as number {number} of the waiting agents, because "
+            f"night.runs and night.minutes allow only {fit} runs",
         )
         for number, request in enumerate(requests[fit:], 1)
     ]
@@ -256,7 +257,7 @@ def plan_night(
 _NEWS = {
     STORE_VERSION_TAG: "new sessions or verdicts",
     SETTINGS_VERSION_TAG: "changed settings",
-    CODE_VERSION_TAG: "a changed version of the pipeline",
+    CODE_VERSION_TAG: "a new version of the pipeline's code",
 }
 
 
@@ -268,13 +269,13 @@ def describe_news(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         now: The tags of the next run; empty if the sessions could not be read in time.
     """
     if STORE_VERSION_TAG not in before:
-        return "it has no successful run of all assets yet"
+        return "no run of all its assets has succeeded yet"
     if not now:
-        return "its sessions could not be read in time, so the run finds out what is new"
+        return "its sessions could not be read in time, so the run checks what is new"
     changes = [text for tag, text in _NEWS.items() if before.get(tag) != now.get(tag)]
     if not changes and PENDING_TAG in before:
         return "sessions wait for the judge"
-    return " and ".join(changes) or "its last run trained nothing"
+    return " and ".join(changes) or "its last run did not train a model"
 
 
 def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) -> int:

@@ -112,8 +112,8 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notific
         yield Notification(
             "run failed",
             partition,
-            f"The run {run.run_id} ended without a step that failed: its process may have been "
-            f"killed.",
+            f"The run {run.run_id} ended, but none of its steps failed: its process may have been "
+            "killed.",
         )
 
 
@@ -125,8 +125,8 @@ def _of_materialization(
         yield Notification(
             "judge",
             partition,
-            f"{pending} sessions wait for the language model that judges, because a limit was "
-            "reached or the model did not answer.",
+            f"{pending} sessions still need a verdict from the language model, because a limit "
+            "was reached or the model did not answer.",
         )
     if (
         asset in ("champion", "production")
@@ -141,7 +141,7 @@ def _of_materialization(
         if decision == "promote":
             waits = metadata["wins_and_waits_for_a_person"].value
             yield Notification(
-                "a candidate waits for a person" if waits else "promoted", partition, why
+                "a candidate waits for a person's approval" if waits else "promoted", partition, why
             )
         elif decision.startswith(UNDECIDED):
             yield Notification(UNDECIDED, partition, f"{decision}; {why}")

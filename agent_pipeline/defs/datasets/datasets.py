@@ -393,7 +393,8 @@ def near_check(
     if near:
         first = near[0]
         why = (
-            f"{len(near)} are nearly the same as one of another split, such as {first.session_id} "
-            f"({first.split}) and {first.other_session_id} ({first.other_split}): set task_pattern"
+            f"{len(near)} are nearly equal to a session of another split, such as "
+            f"{first.session_id} ({first.split}) and {first.other_session_id} "
+            f"({first.other_split}): set task_pattern"
         )
     return check_result(not near, why, metadata, blocks=False)

@@ -53,7 +53,7 @@ def multi_task_dataset(
         mix, missing = built.mixed, built.agents_without_rows
         if missing:
             context.log.warning(
-                f"{len(missing)} agents have no {SFT_TABLE}, their share goes to the others: "
+                f"{len(missing)} agents have no {SFT_TABLE}, so the other agents get their share: "
                 f"{_named(missing)}."
             )
         more = {

@@ -61,8 +61,8 @@ def nothing_held_out_is_replayed(
         )
     named = ", ".join(sessions[:20])
     why = (
-        f"{len(sessions)} sessions of the buffer are held out ({named}): delete the table "
-        "replay_buffer of this agent"
+        f"{len(sessions)} sessions in the buffer belong to held-out tasks ({named}): delete the "
+        "table replay_buffer of this agent"
         if sessions
         else None
     )

@@ -131,8 +131,8 @@ def champion(
             context.log.info(describe_verdicts(record.verdicts))
         if decided.waits_for_a_person:
             context.log.info(
-                f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote "
-                f"{key}`"
+                f"{gguf_export.identity[:16]} can be promoted, and waits for a person: run "
+                f"`agent-pipeline promote {key}`"
             )
         tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
@@ -185,9 +185,14 @@ EXPORT_NAMED = {
     "identity": dg.Field(
         str,
         default_value="",
-        description="First digits of an export's or adapter's identity. Empty: the latest export.",
+        description=(
+            "First digits of the identity of an export or its adapter. If it is empty, the "
+            "latest export is used."
+        ),
     ),
-    "why": dg.Field(str, default_value="", description="The reason, for the history."),
+    "why": dg.Field(
+        str, default_value="", description="The reason, which is stored in the history."
+    ),
 }
 
 
@@ -221,9 +226,11 @@ def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Work
         "to": dg.Field(
             int,
             default_value=0,
-            description="Number of the champion in the history. 0: the previous champion.",
+            description="Number of the champion in the history. 0 means the previous champion.",
         ),
-        "why": dg.Field(str, default_value="", description="The reason, for the history."),
+        "why": dg.Field(
+            str, default_value="", description="The reason, which is stored in the history."
+        ),
     }
 )
 def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:

@@ -76,20 +76,21 @@ def gguf_export(
         report = parse_export_report(result["report"])
         parity = parity_table(report)
         exact = {
-            kind: f"{answers} greedy answers exact" for kind, answers in report.answers.items()
+            kind: f"{answers} greedy answers are exactly equal"
+            for kind, answers in report.answers.items()
         }
         greedy_answers = "; ".join(f"{kind}: {text}" for kind, text in exact.items())
         why = (
             "; ".join(f"{kind}: {reason}" for kind, reason in report.failed.items())
-            or f"the served file has {exact}"
+            or f"of the served file, {exact}"
         )
         check = check_result(report.ok, greedy_answers if report.ok else why, exact, CHECK)
         if not report.ok:
             yield check
             raise dg.Failure(
-                f"The exported model of {context.partition_key} does not answer as the trained "
-                f"model does ({exact}), so the previous export stays the latest: see the table "
-                "`parity`.",
+                f"The exported model of {context.partition_key} gives other answers than the "
+                f"trained model ({exact}), so the previous export stays the latest export: see "
+                "the table `parity` in the metadata.",
                 metadata={"parity": parity},
                 allow_retries=False,
             )
@@ -103,8 +104,8 @@ def gguf_export(
         if report.limits:
             tools = ", ".join(sorted({limit.tool for limit in report.limits}))
             context.log.warning(
-                f"llama.cpp's server cannot serve some calls of {context.partition_key} as they "
-                f"were trained: {tools}."
+                f"llama.cpp's server cannot write some tool calls of {context.partition_key} in "
+                f"the trained form: {tools}."
             )
             metadata["limits"] = table(
                 ["tool", "count", "of", "why"],
@@ -124,8 +125,8 @@ def parity_table(report: ExportReport) -> dg.MetadataValue:
     head = [
         "type",
         "MB",
-        "texts and tokens as trained",
-        "greedy answers exact",
+        "texts and tokens equal to training",
+        "greedy answers are exactly equal",
         "decisions",
         "calls",
         "served",
@@ -187,7 +188,7 @@ def serving(
             )
         if serves.unfit:
             context.log.error(
-                f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: "
+                f"{(champion.identity if champion else '')[:16]} is not fit to act unattended: "
                 f"{'; '.join(serves.unfit)}"
             )
         for line in serves.messages:

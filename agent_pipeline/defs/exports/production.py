@@ -174,9 +174,9 @@ def _describe_remedy(
     if not report.worse_than:
         return ""
     if not report.previous:
-        return "There is no previous champion: let the agent answer again."
+        return "There is no previous champion, so let the agent answer again."
     by_whom = "a decision" if find_self_promotion(lake, key) else "a person"
     return (
-        f"It was promoted by {by_whom}, and nothing was rolled back: run "
+        f"It was promoted by {by_whom}, so nothing was rolled back automatically: run "
         f"`agent-pipeline rollback {key}`, or let the agent answer again."
     )

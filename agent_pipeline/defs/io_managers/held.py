@@ -43,10 +43,9 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                 except PipelineError:
                     raise
                 except Exception as error:
-                    sentence = (
-                        disk_sentence(error)
-                        or f"The lake cannot be locked ({first_line(error)}): repeat when the "
-                        "lake can be written."
+                    sentence = disk_sentence(error) or (
+                        f"The lake cannot be locked ({first_line(error)}): start the run "
+                        "again when the lake can be written to."
                     )
                     raise LakeError(sentence) from error
             yield self

@@ -203,8 +203,7 @@ def _log_step(
     if finished.skipped:
         context.log.warning(
             f"The step {finished.step} of {context.partition_key} trained nothing: "
-            f"{finished.skipped} "
-            f"The adapter is still that of the step {candidate.step}."
+            f"{finished.skipped} The adapter of the step {candidate.step} is used."
         )
         return
     verdicts = finished.trained.verdicts
@@ -338,10 +337,9 @@ def why_rows_are_left_out(step: Step, report: StepReport) -> str:
     counts = left_out(report)
     if thoughts := counts.get("reasoning_not_rendered", 0):
         return (
-            f"{thoughts} recorded thoughts are not trained, because the chat template does not "
-            f"render "
-            "thoughts (see template): set sft_dataset.reasoning = false, or choose a reasoning "
-            "model."
+            f"{thoughts} recorded thoughts are not used for training, because the chat template "
+            "does not render thoughts (see template): set sft_dataset.reasoning = false, or "
+            "choose a reasoning model."
         )
     dropped_share = counts.pop("dropped_share", 0.0)
     if dropped_share <= MAX_DROPPED_SHARE:
@@ -350,6 +348,6 @@ def why_rows_are_left_out(step: Step, report: StepReport) -> str:
         f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
     )
     return (
-        f"{dropped_share:.0%} of the rows were not trained ({causes}), more than "
-        f"{MAX_DROPPED_SHARE:.0%}: raise {name_adapter_asset(step)}.max_length"
+        f"{dropped_share:.0%} of the rows were not used for training ({causes}), which is more "
+        f"than {MAX_DROPPED_SHARE:.0%}: raise {name_adapter_asset(step)}.max_length"
     )

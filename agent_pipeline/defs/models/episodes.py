@@ -104,8 +104,8 @@ def episodes(
         world, why_not, proof = chosen.world, chosen.why_not, _proof_metadata(chosen.proof)
         if why_not:
             context.log.info(
-                f"{key} plays no episodes, because {why_not}. The setting agents.*.world names a "
-                "world (docs/how-to/write-a-world.md)."
+                f"{key} plays no episodes, because {why_not}. Set a world in agents.*.world "
+                "(docs/how-to/write-a-world.md)."
             )
             reason = {"no_episodes": why_not, "world": "none"}
             unmeasured = warning(CHECK, False, f"Not measured: {why_not}.", reason)
@@ -166,9 +166,11 @@ def episodes(
             sentence = describe_replay(report.model.replay)
             check = warning(CHECK, False, sentence, numbers(shares))
         elif report.model.harm:
-            sentence = f"{done}, and harms in {report.model.harm}"
+            sentence = f"{done}, and does harm in {report.model.harm}"
             check = check_result(True, sentence, numbers(shares), CHECK)
         else:
-            sentence = f"{done}. Its harm was not measured: the world has no `wrong_changes`."
+            sentence = (
+                f"{done}. Its harm was not measured, because the world has no `wrong_changes`."
+            )
             check = warning(CHECK, False, sentence, numbers(shares))
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

@@ -119,19 +119,19 @@ def better_check(report: EvaluationReport, why: str | None = None) -> dg.AssetCh
     if model.truncated > MAX_DROPPED_SHARE * report.n:
         reasons.append(
             f"evaluation.max_new_tokens cut off {model.truncated} of {report.n} turns, which "
-            "therefore count as wrong: raise it"
+            "count as wrong: raise this setting"
         )
     unended = model.unended_calls
     endless = unended > MAX_DROPPED_SHARE * report.n
     if endless:
-        reasons.append(f"it does not end its turn after {unended} complete calls")
+        reasons.append(f"it does not end its turn after {unended} complete tool calls")
     passed = bool(
         better and better.beyond_noise and better.difference > 0 and not everywhere and not endless
     )
     figures = numbers({"difference": better.difference, "p": better.p} if better else {})
     if not passed and not reasons:
         reasons.append(
-            "the gain of exact calls over the base model is within noise"
+            "it does not make significantly more exact calls than its base model"
             if better
             else "no held-out turn needs a call"
         )

@@ -53,12 +53,13 @@ def trained_sessions(
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
             trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
             context.instance.add_run_tags(context.run.run_id, tags | trained)
-            context.log.warning(f"{staged.why}: {key} is not trained this night.")
+            context.log.warning(f"{staged.why}, so {key} is not trained this night.")
             return
     changed_requests = "; ".join(rule.changed_requests) if rule else ""
     if changed_requests:
         context.log.warning(
-            f"{key} is trained again, because its requests changed: {changed_requests}."
+            f"{key} is trained again, because its system prompt or tools changed: "
+            f"{changed_requests}."
         )
     yield dg.MaterializeResult(
         value=staged,

@@ -171,7 +171,7 @@ def nothing_private_was_written(
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.kinds.items()))
         why = (
             f"private data was written ({kinds}) in sessions such as "
-            f"{', '.join(scan.session_ids[:3])}: nothing is made of this table"
+            f"{', '.join(scan.session_ids[:3])}, so no later asset is made from this table"
         )
     return check_result(
         not scan.kinds,
@@ -196,8 +196,8 @@ def _describe_readiness(
     command = f"`agent-pipeline doctor` also checks the lengths in tokens of {key}."
     if session_count > MAX_EXAMINED_SESSIONS:
         return dg.MetadataValue.md(
-            f"The agent has more than {MAX_EXAMINED_SESSIONS:,} sessions, so they are not examined "
-            "in each run: use `agent-pipeline doctor`."
+            f"The agent has more than {MAX_EXAMINED_SESSIONS:,} sessions, so runs do not examine "
+            "them: use `agent-pipeline doctor`."
         )
     settings = workspace.settings()
     examiner = Doctor(settings, workspace.labels, workspace.open_judge, uses_model=False)
@@ -212,7 +212,7 @@ def _describe_readiness(
 def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
     """Return a warning if tool schemas were inferred, because such schemas lack descriptions."""
     inferred = origins.get("inferred", 0)
-    advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
+    advice = f'write the schemas into a file, and set tools in [agents."{key}"] to the file'
     why = (
         f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}."
         if inferred
@@ -376,8 +376,8 @@ def curated_sessions(
         if curation.by_served_model:
             context.log.warning(
                 f"{len(curation.by_served_model)} of {counts.total()} sessions have answers of a "
-                f"model of this lake. {curation.kept_by_served_model} of these are trained on "
-                f'(served_model_sessions = "{config.served_model_sessions}")'
+                f"model that this pipeline trained. {curation.kept_by_served_model} of them are "
+                f'used for training (served_model_sessions = "{config.served_model_sessions}")'
             )
         return dg.MaterializeResult(
             value=table,
@@ -421,12 +421,12 @@ def every_session_is_kept_or_dropped_with_a_reason(
     kept = pc.sum(rows["kept"], min_count=0).as_py()
     passed = not lost and not unexplained and len(read) == len(rows)
     problems = [
-        f"{len(read)} sessions were read and {len(rows)} were curated"
+        f"{len(read)} sessions were read, but {len(rows)} were curated"
         if len(read) != len(rows)
         else "",
         f"{len(lost)} are in one of the tables only, such as {', '.join(lost[:3])}" if lost else "",
-        f"{len(unexplained)} were dropped without a reason, or kept with one, such as "
-        f"{', '.join(unexplained[:3])}"
+        f"{len(unexplained)} were dropped without a reason, or kept although they have a drop "
+        f"reason, such as {', '.join(unexplained[:3])}"
         if unexplained
         else "",
     ]

@@ -89,7 +89,7 @@ class OmniagentsSource(ItemStore):
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
                 raise StoreError(
                     f"{path} has no omniagents table 'sessions', so another program wrote it: "
-                    "take the file out of the store."
+                    "move the file out of the store."
                 )
             if orphans := connection.execute(_ORPHANS).fetchone()[0]:
                 add_note(

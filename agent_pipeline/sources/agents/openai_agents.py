@@ -117,7 +117,7 @@ class OpenAIAgentsSource(ItemStore):
         if not pairs:
             raise StoreError(
                 f"{self.path} has no tables of the OpenAI Agents SDK, so another program wrote "
-                "it: take the file out of the store."
+                "it: move the file out of the store."
             )
         is_default = {pair: len(pairs) == 1 or pair == _USUAL for pair in pairs}
         return {

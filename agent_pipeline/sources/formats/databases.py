@@ -88,8 +88,8 @@ class Traces:
             )
             if platform is None:
                 raise StoreError(
-                    f"{path} is not a database of MLflow or Phoenix with traces: take it out of "
-                    f"the store."
+                    f"{path} is not a database of MLflow or Phoenix with traces: move the file "
+                    "out of the store."
                 )
             rows, self._query = platform(connection)
             self._rows = [row[0] for row in connection.execute(rows)]

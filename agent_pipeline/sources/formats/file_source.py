@@ -388,8 +388,8 @@ class FileSource(TraceSource):
             names = ", ".join(sorted(set(foreign))[:5])
             add_note(
                 self.notes,
-                f"{len(foreign)} files under {self.path} hold no records of {self.name} and were "
-                f"left out ({names}).",
+                f"{len(foreign)} files under {self.path} contain no records of {self.name} and "
+                f"were left out ({names}).",
             )
         if unassigned_count:
             add_note(
@@ -400,7 +400,8 @@ class FileSource(TraceSource):
         if not locations and not self.notes:
             add_note(
                 self.notes,
-                f"{self.path} holds no session: no record of {self.name} in it names its session.",
+                f"{self.path} contains no session, because no record of {self.name} has a session "
+                "id.",
             )
         self._lost = losses.by_group
         return self._partitioned(locations, idents)
@@ -442,9 +443,9 @@ class FileSource(TraceSource):
                 )
         if repeats:
             sentence = (
-                f"{self.path}: {repeats.total()} sessions have an id that another session has too"
+                f"{self.path}: {repeats.total()} sessions have the same id as another session"
             )
-            add_note(self.notes, f"{sentence}; they got the suffixes ~2, ~3.")
+            add_note(self.notes, f"{sentence}; their ids got the suffixes ~2, ~3.")
         note_changed_names(self.notes, self.path, changed_names)
         return index
 

@@ -128,7 +128,7 @@ def check_file(path: Path) -> None:
         check_need(status.st_size, on_disk)
     except TooLargeError as error:
         raise StoreError(
-            f"{path} is not read, because {error}, or take the file out of the store."
+            f"{path} is not read, because {error}, or move the file out of the store."
         ) from error
 
 
@@ -142,7 +142,7 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
     if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
         raise StoreError(
             f"{path} is not read, because its files have {megabytes(total)} in total, but a zip "
-            f"of its size may contain at most {megabytes(allowed)}: take the zip out of the "
+            f"of its size may contain at most {megabytes(allowed)}: move the zip file out of the "
             f"store, or raise `{SETTING}`."
         )
 

@@ -137,7 +137,7 @@ def records(
     if kind is None:
         raise StoreError(
             f"{path} is not a JSON, JSON Lines, Parquet or Arrow file, and not a zip of JSON "
-            "files: take it out of the store."
+            "files: move the file out of the store."
         )
     broken = yielded = 0
     repeated: list[str] = []
@@ -201,7 +201,7 @@ class RecordReader:
             line = os.pread(self._lines_of(path).fileno(), location.size, location.position)
             return parsed(line if len(line) == location.size else b"")
         except TooLargeError as error:
-            raise StoreError(f"{path} holds a record that is too large: {error}.") from error
+            raise StoreError(f"{path} contains a record that is too large: {error}.") from error
         except (IndexError, OSError, ValueError) as error:
             raise changed(path) from error
 
@@ -297,8 +297,8 @@ def _lines(
     if broken:
         add_note(
             notes,
-            f"{path}: {len(broken)} lines do not hold a JSON object and were left out (the first "
-            f"is line {broken[0]}).",
+            f"{path}: {len(broken)} lines do not contain a JSON object and were left out (the "
+            f"first is line {broken[0]}).",
         )
 
 
@@ -376,8 +376,8 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
         values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
         if not values:
             raise StoreError(
-                f"{path} is not JSON ({error}) and may be cut off: restore the file, or take it "
-                "out of the store."
+                f"{path} is not JSON ({error}) and may be cut off: restore the file, or move the "
+                "file out of the store."
             ) from error
         if not is_whole:
             add_note(
@@ -458,6 +458,6 @@ class Archive(Sequence[bytes]):
             raise
         except _ZIP_ERRORS as error:
             raise StoreError(
-                f"{self._path} is not a complete zip ({error}): restore it, or take it out of the "
-                "store."
+                f"{self._path} is not a complete zip ({error}): restore it, or move the file out "
+                "of the store."
             ) from error

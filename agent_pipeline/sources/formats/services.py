@@ -56,7 +56,7 @@ class AnswerTooLargeError(ServerError):
 
     def __init__(self, server: str, path: str, error: TooLargeError) -> None:
         self.path, self.needed, self.allowed = path, error.needed, error.allowed
-        super().__init__(f"{server} gives an answer that is too large ({path}): {error}.")
+        super().__init__(f"{server} sent an answer that is too large ({path}): {error}.")
 
 
 class Head(NamedTuple):
@@ -256,12 +256,14 @@ class Service(ABC):
 
     def lost(self) -> ServerError:
         """Return the error for a trace that lacks spans which the server's listing named."""
-        return ServerError(f"{self._called} lost spans while it was read: run again.")
+        return ServerError(
+            f"{self._called} lost spans while it was being read: start the run again."
+        )
 
     def _useless(self, path: str, why: str) -> ServerError:
         """Return the error for a server's answer that cannot be used."""
         return ServerError(
-            f"{self._called} gives an answer that cannot be used ({path}, {why}): repair the "
+            f"{self._called} sent an answer that cannot be used ({path}, {why}): repair the "
             "server, or correct its address in the setting `store`."
         )
 

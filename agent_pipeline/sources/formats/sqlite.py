@@ -44,8 +44,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """
     if not is_sqlite(path):
         raise StoreError(
-            f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take "
-            f"it out of the store."
+            f"{path} is not an SQLite database (it may be cut off or empty): restore it, or move "
+            "the file out of the store."
         )
     connection, before = None, file_signature(path)
     try:
@@ -57,14 +57,14 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise StoreError(
-                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes "
-                f"to it, then run again."
+                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close the "
+                "program that writes to it, then try again."
             ) from error
         raise unreadable(path, error) from error
     except sqlite3.DataError as error:  # raised for a value above SQLITE_LIMIT_LENGTH
         raise StoreError(
             f"{path} is not read, because a value in it has more than "
-            f"{megabytes(longest_line())}: raise `{SETTING}` if the size is right, or take the "
+            f"{megabytes(longest_line())}: raise `{SETTING}` if the size is right, or move the "
             "file out of the store."
         ) from error
     except (

@@ -51,13 +51,13 @@ class Rows(Sequence[dict[str, Any]]):
             )  # Arrow trusts the offsets in a file, and would otherwise read outside of its memory
         except TooLargeError as error:
             raise StoreError(
-                f"{path} is not read, because {error}, or take the file out of the store."
+                f"{path} is not read, because {error}, or move the file out of the store."
             ) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             why = first_line(error)
             raise StoreError(
                 f"{path} is not a complete Parquet or Arrow file ({why}): restore the file, or "
-                "take it out of the store."
+                "move the file out of the store."
             ) from error
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Rows(Sequence[dict[str, Any]]):
         except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
             raise StoreError(
                 f"A row of a table cannot be read (row {index}: {error}): restore the file, or "
-                "take it out of the store."
+                "move the file out of the store."
             ) from error
         return {name: decoded(value) for name, value in values.items()}
 

@@ -100,7 +100,8 @@ def test_what_a_reader_left_out_is_noted_and_is_no_failure(mixed):
         file.write("no json\n")
     found = run("--json", str(mixed))
     assert found.exit_code == 0 and any(
-        "not hold a JSON object" in note for note in json.loads(found.stdout)["stores"][1]["notes"]
+        "not contain a JSON object" in note
+        for note in json.loads(found.stdout)["stores"][1]["notes"]
     )
 
 

@@ -368,7 +368,9 @@ def test_a_trace_that_comes_or_goes_while_a_database_is_read_puts_no_trace_in_an
         try:
             read[place] = reader.record(place)
         except StoreError as error:
-            assert "has changed while it was read" in str(error) and statement.startswith("DELETE")
+            assert "changed while it was being read" in str(error) and statement.startswith(
+                "DELETE"
+            )
     assert (
         len(read) == len(indexed) - statement.startswith("DELETE")
         and read.items() <= indexed.items()
