@@ -78,6 +78,6 @@ def make_night_page(lake: Lake, key: PartitionKey) -> NightPage:
         last = moves[-1]
         headline = (
             f"The model {shorten_id(last.champion or '')} has been served since {last.when[:10]}, "
-            f"promoted by {last.who}."
+            f"when {last.who} made it the champion."
         )
     return NightPage(headline, events)

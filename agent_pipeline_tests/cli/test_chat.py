@@ -119,7 +119,7 @@ def test_world_answers_the_calls_and_judges_the_chat(project: Path) -> None:
         done = chat("\n", "--model", f"{server.url}#m")
     first, second = server.requests
     assert first["messages"][0]["role"] == "system" and first["messages"][1]["role"] == "user"
-    assert f"begins: {first['messages'][1]['content']}" in done.stdout
+    assert f"begins with: {first['messages'][1]['content']}" in done.stdout
     assert second["messages"][-1]["role"] == "tool"
     assert "In the world, the task is " in done.stdout
 

@@ -75,9 +75,9 @@ def test_agent_with_a_champion() -> None:
         "700 train, 190 test; 12 preference pairs",
         "890 acceptable, 114 unacceptable, 200 none",
         "2026-11-27 01:30 (7 hours ago)",
-        "promote: it is better",
+        "promote: the new model is better",
         "aaaaaaaaaaaaaaaa, since 2026-11-20 02:00 (7 days ago)",
-        "for you     bbbb won",
+        "for you     bbbb can be promoted",
         "next night  2026-11-28 02:00 UTC (in 17 hours)",
     ):
         assert fact in text, text

@@ -303,6 +303,6 @@ def test_an_agent_that_waits_for_more_sessions_says_so_and_runs_when_it_waits_fo
     (request,) = _tick(instance).run_requests
     _run(instance, request, dg.DagsterRunStatus.SUCCESS, **{WAITING_TAG: "3"})
     tick = _tick(instance, NIGHT + timedelta(days=1))
-    assert not tick.run_requests and "waits for 5 new sessions and has 3" in tick.skip_message
+    assert not tick.run_requests and "needs 5 new sessions and has 3" in tick.skip_message
     monkeypatch.setenv("AGENT_PIPELINE_AGENTS", '{"shop/intern": {"new_sessions": 3}}')
     assert len(_tick(instance, NIGHT + timedelta(days=1)).run_requests) == 1

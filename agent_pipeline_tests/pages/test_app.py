@@ -404,7 +404,7 @@ def test_nights(lake: Lake, client: TestClient) -> None:
     hold_back(lake, KEY, "", "too <b>much</b> harm")
     lake.set_champion(exported, "good", "ana")
     page = client.get(f"/{KEY}/night").text
-    assert "ana moved it." in page and "too &lt;b&gt;much&lt;/b&gt; harm" in page
+    assert "ana made it the champion." in page and "too &lt;b&gt;much&lt;/b&gt; harm" in page
     assert client.get("/").text.count("a model is served") == 1
 
 
