@@ -23,6 +23,7 @@ from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import parse_key
+from agent_pipeline.method_comparison.comparison_report import MethodFigure
 from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
 from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 
@@ -91,7 +92,7 @@ def ranks(partition: str, count: int) -> None:
     settings, key = load_settings(), parse_key(partition)
     lake, store = settings.open_lake(), MemoryStore()
     rows = heldout_rows(lake, key)[:count]
-    figures: dict[str, dict[str, dict[str, float]]] = {}
+    figures: dict[str, dict[str, MethodFigure | None]] = {}
     for adapter in lake.finished("sft_adapter", key):
         base = common_params(settings, key).base_of(adapter)
         options = EvaluationOptions(max_samples=10**6)
@@ -102,10 +103,17 @@ def ranks(partition: str, count: int) -> None:
                     "exact_calls": of.exact_call_accuracy,
                     **{name: of.figure(name) for name in (*PASS_FIGURES, "heldout_loss")},
                 }
-                figures[name] = {figure: {"mean": value} for figure, value in taken.items()}
+                figures[name] = {
+                    figure: None if value is None else MethodFigure(value, None, None, [value])
+                    for figure, value in taken.items()
+                }
                 print(
                     f"{name}, {report.n} turns:",
-                    *(f"{figure} {value:.3f}" for figure, value in taken.items()),
+                    *(
+                        f"{figure} {value:.3f}"
+                        for figure, value in taken.items()
+                        if value is not None
+                    ),
                     flush=True,
                 )
     print(rank_correlation(figures))

@@ -22,7 +22,7 @@ from agent_pipeline.promotion.decision_wording import (
     format_chance,
     make_figure_rows,
 )
-from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
+from agent_pipeline.promotion.ledger import DECISION_PAGES, EXPORT, LedgerEntry
 from agent_pipeline.promotion.request_changes import compare_adapters
 from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PREFIX
 from agent_pipeline.promotion.stored_scores import (
@@ -55,7 +55,7 @@ from agent_pipeline.storage.artifacts import Artifact, ArtifactDetails
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
 
-ASSET = "champion"
+ASSET = DECISION_PAGES
 
 Table = tuple[str, list[list[str]]]
 """A table: its title, and its rows. The first row is the head."""

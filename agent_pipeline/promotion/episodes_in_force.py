@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.ledger import DECISION_PAGES, EXPORT
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 
 EPISODES = "episodes"
+MOST_DECISIONS = 10
+"""Number of decisions whose episodes are searched. The champion plays again for each decision."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ def find_last_episodes(
 ) -> LastEpisodes:
     """Return the last episodes that this export played, even if other exports have played since.
 
+    If they are not in force, episodes count that the export played as the champion, to be compared
+    with a candidate in the world of today.
+
     Args:
         lake: The lake.
         key: The partition.
@@ -69,11 +74,19 @@ def find_last_episodes(
         DamageError: An episodes artifact in the history is damaged, so it may be the one that is
             searched.
     """
+    last = None
     for played in _list_played(lake, key):
         if played.manifest["made_from"].get(EXPORT) == export:
-            return LastEpisodes(played, _why_not_in_force(played, deciding_world))
+            last = LastEpisodes(played, _why_not_in_force(played, deciding_world))
+            break
+    if last and last.in_force:
+        return last
+    for played in _list_compared(lake, key) if deciding_world.world else ():
+        is_own = played.manifest["made_from"].get(EXPORT) == export
+        if is_own and not _why_not_in_force(played, deciding_world):
+            return LastEpisodes(played, "")
     why_not = "it has played none" if deciding_world.world else deciding_world.why_not
-    return LastEpisodes(None, why_not)
+    return last or LastEpisodes(None, why_not)
 
 
 def find_latest_episodes(
@@ -101,6 +114,18 @@ def _list_played(lake: Lake, key: PartitionKey) -> Iterator[Artifact]:
         played = lake.find_undamaged(EPISODES, key, identity)
         if played:
             yield played
+
+
+def _list_compared(lake: Lake, key: PartitionKey) -> Iterator[Artifact]:
+    """Yield the episodes of both models of the last decisions, newest first."""
+    history = reversed(lake.history(DECISION_PAGES, key))
+    pages = dict.fromkeys(entry.latest for entry in history if entry.latest)
+    for page_identity in list(pages)[:MOST_DECISIONS]:
+        page = lake.find_undamaged(DECISION_PAGES, key, page_identity)
+        for identity in page.manifest["made_from"].get("shown", ()) if page else ():
+            played = lake.find_undamaged(EPISODES, key, identity)
+            if played:
+                yield played
 
 
 def _why_not_in_force(played: Artifact, deciding_world: DecidingWorld) -> str:

@@ -16,6 +16,8 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.logs import Log
 
 EXPORT = "gguf_export"
+DECISION_PAGES = "champion"
+"""The asset of the pages of decisions."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):

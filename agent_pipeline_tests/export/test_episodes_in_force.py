@@ -40,13 +40,13 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), tmp_path / "cache")
 
 
-def played_by(lake: Lake, exported: Artifact, **made_from: object) -> Artifact:
+def played_by(lake: Lake, exported: Artifact, latest: bool = True, **made_from: object) -> Artifact:
     """Episodes of an export, with a threshold for its writes."""
     confidence = ConfidenceFigures(9, 0, threshold=THRESHOLD)
     figures = PlayerFigures(done=Share(19, 20), harm=Share(0, 20), confidence=confidence)
     report = msgspec.to_builtins(EpisodeReport({"model": figures}, world="w:W"))
     values = {"gguf_export": exported.identity, "world": "w:W", "sessions": []} | made_from
-    return artifact(lake, "episodes", KEY, values, {"episodes.jsonl": ""}, report)
+    return artifact(lake, "episodes", KEY, values, {"episodes.jsonl": ""}, report, latest=latest)
 
 
 @pytest.fixture
@@ -130,6 +130,21 @@ def test_replayed(lake: Lake, world: DecidingWorld, is_in_force: bool) -> None:
     last = find_last_episodes(lake, KEY, exported.identity, world)
     assert (last.played, last.in_force) == (played, played if is_in_force else None)
     assert bool(last.why_not) != is_in_force
+
+
+@pytest.mark.parametrize("kinds", [[ACTING], [NOT_ACTING]])
+def test_champion_played_again(lake: Lake, champion: Artifact, kinds: list[str]) -> None:
+    """A champion plays in the world of today for each decision. Then it has a threshold again."""
+    values = {"world": REPLAYED, "task_kinds": kinds, "not_played": {}}
+    compared = played_by(lake, champion, latest=False, **values)
+    artifact(lake, "champion", KEY, {"shown": ["of an evaluation", compared.identity]})
+    played_by(lake, export(lake, "b"))
+    world = DecidingWorld(REPLAYED, (ACTING,))
+    is_in_force = kinds == [ACTING]
+    last = find_last_episodes(lake, KEY, champion.identity, world)
+    assert (last.in_force == compared) == is_in_force and bool(last.why_not) != is_in_force
+    threshold = find_write_threshold(lake, KEY, champion.identity, world)
+    assert (threshold == THRESHOLD) == is_in_force
 
 
 def test_nothing_played(lake: Lake) -> None:
