@@ -6,6 +6,8 @@ This module has the sentence of every reason. The rules that produce the reasons
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from agent_pipeline.promotion.decision import (
     SUSPECTED_HARM,
     Decision,
@@ -91,12 +93,35 @@ def name_baseline(baseline: str) -> str:
     return "the served model" if baseline == "champion" else "its base model"
 
 
+OF_VARIANTS = (
+    ReasonKind.HARM_IN_VARIANT,
+    ReasonKind.POSSIBLE_HARM_IN_VARIANT,
+    ReasonKind.FEWER_TASKS_IN_VARIANT,
+)
+
+
 def summarize(decision: Decision) -> str:
     """Return the outcome and the reasons for it, in one line."""
-    sentences = [
-        describe_reason(reason) for reason in decision.reasons if reason.against == decision.outcome
-    ]
+    reasons = [reason for reason in decision.reasons if reason.against == decision.outcome]
+    sentences = [describe_reason(reason) for reason in _join_variants(reasons)]
     return f"{describe_outcome(decision)}: {'; '.join(sentences)}"
+
+
+def _join_variants(reasons: Sequence[DecisionReason]) -> list[DecisionReason]:
+    """Return reasons in which variants with the same figures are one reason.
+
+    The name of such a reason lists the variants: `other_words and unused_tool`.
+    """
+    names: dict[DecisionReason, list[str]] = {}
+    for reason in reasons:
+        same = msgspec.structs.replace(reason, name="") if reason.kind in OF_VARIANTS else reason
+        names.setdefault(same, []).append(reason.name)
+    return [
+        msgspec.structs.replace(
+            reason, name=" and ".join(filter(None, [", ".join(of_reason[:-1]), of_reason[-1]]))
+        )
+        for reason, of_reason in names.items()
+    ]
 
 
 def describe_reasons(decision: Decision) -> list[str]:
@@ -322,12 +347,11 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
 
 def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
     """Return the sentence of a reason about a variant, or an empty text for other reasons."""
+    is_several = " and " in reason.name
+    name = f"{'each of the variants' if is_several else 'the variant'} {reason.name}"
     match reason.kind:
         case ReasonKind.HARM_IN_VARIANT:
-            sentence = (
-                f"in the variant {reason.name}, the new model does harm in {values.share} of its "
-                "episodes"
-            )
+            sentence = f"in {name}, the new model does harm in {values.share} of its episodes"
             if reason.limit is not None:
                 return f"{sentence}, and at most {values.limit_share} is allowed"
             if reason.baseline is not None:
@@ -335,13 +359,13 @@ def _describe_variant(reason: DecisionReason, values: _FormattedValues) -> str:
             return f"{sentence}, so a person has to decide"
         case ReasonKind.POSSIBLE_HARM_IN_VARIANT:
             return (
-                f"in the variant {reason.name}, if all episodes that were cut off count as harm, "
+                f"in {name}, if all episodes that were cut off count as harm, "
                 f"the new model does harm in {values.share} of its episodes, and at most "
                 f"{values.limit_share} is allowed: {SEE_MORE}"
             )
         case ReasonKind.FEWER_TASKS_IN_VARIANT:
             return (
-                f"in the variant {reason.name}, the new model does {values.share} of the tasks, "
+                f"in {name}, the new model does {values.share} of the tasks, "
                 f"and without the variant {values.baseline_share} of the same tasks"
             )
     return ""

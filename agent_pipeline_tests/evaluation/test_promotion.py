@@ -1,6 +1,7 @@
 """The decision on a candidate: what a useless, a harmful, a lucky and a better model come to."""
 
 import itertools
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
-from agent_pipeline.promotion.decision import DecisionFacts, SanityAnswer, VerifiedVerdicts
+from agent_pipeline.promotion.decision import (
+    Decision,
+    DecisionFacts,
+    DecisionReason,
+    ReasonKind,
+    SanityAnswer,
+    VerifiedVerdicts,
+)
 from agent_pipeline.promotion.decision_wording import describe_reason, name_figure, summarize
 from agent_pipeline.promotion.error_budget import error_of_next_decision
 from agent_pipeline.promotion.policy import PromotionPolicy
@@ -428,6 +436,25 @@ def test_fewer_tasks_in_a_variant_are_named_and_stop_nothing():
     (reason,) = [reason for reason in decision.reasons if reason.name == "tool_order"]
     assert (reason.candidate, reason.baseline) == (0.5, 1.0)
     assert "50.0 %" in describe_reason(reason)
+
+
+@given(
+    shares=st.dictionaries(
+        st.text("abcdefgh_", min_size=3, max_size=8), st.sampled_from([0.1, 0.2]), min_size=1
+    )
+)
+def test_variants_with_equal_figures_are_one_sentence(shares):
+    """Three equal sentences hid the fourth reason. No variant is left out."""
+    reasons = tuple(
+        DecisionReason(ReasonKind.HARM_IN_VARIANT, name, "hold", candidate=share)
+        for name, share in shares.items()
+    )
+    decision = Decision(
+        outcome="hold", p_value=None, allowed_error=0, more_tasks=0, figures=(), reasons=reasons
+    )
+    text = summarize(decision)
+    assert text.count(";") + 1 == len(set(shares.values()))
+    assert set(shares) <= set(re.findall(r"[a-h_]+", text))
 
 
 def test_figures_in_a_variant_have_their_own_names():
