@@ -327,7 +327,8 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     _print(
         console,
         f"{who} forgotten: {with_noun(rows, 'row')} and {with_noun(mentions, 'mention')} in "
-        f"{with_noun(files, 'file')}; they are never read again in {where}.",
+        f"{with_noun(files, 'file')}; later runs in {where} never read {'it' if one else 'them'} "
+        "again.",
     )
     if report.judge_answers:
         _print(

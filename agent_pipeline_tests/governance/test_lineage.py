@@ -1065,7 +1065,7 @@ def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it
     told = shell.invoke(app, ["forget", "gone"], input="y\n")
     assert (
         told.exit_code == 0
-        and "kept out of all partitions" in told.stdout
+        and "later runs in all partitions" in told.stdout
         and "twin has the same conversation" in told.stdout
     )
     assert scan(lake, ['"gone"']) == {}
