@@ -125,9 +125,9 @@ def chat(
 ) -> str:
     """Talk to an agent's model, with the agent's own system prompt and tools.
 
-    Each line is a message. An empty line sends the message with which the task begins. If the
-    input is not a terminal, each line of standard input is a message, or a result that you are
-    asked for.
+    Each line is a message. An empty line sends the message with which the task begins. If the input
+    is not a terminal, each line of standard input is a message, or the result of a tool call if the
+    chat asks for it.
     """
     from agent_pipeline.cli.players import find_limits, open_player
     from agent_pipeline.config.assets import EpisodesConfig

@@ -71,10 +71,10 @@ def doctor(
 ) -> str:
     """Show what the sessions contain, who judged them, and whether a model can be trained on them.
 
-    If there are several agents, the agents that are nearest to a model are shown, and the others
-    are counted. The command writes nothing, and asks no language model. The exit code is 0 if at
-    least one agent can be trained, 1 if no agent can be trained yet, and 2 if a store or a setting
-    cannot be read.
+    If there are several agents, the command shows the agents for which a model can be trained
+    soonest, and counts the other agents. The command writes nothing, and sends nothing to a
+    language model. The exit code is 0 if at least one agent can be trained, 1 if no agent can be
+    trained yet, and 2 if a store or a setting cannot be read.
     """
     from agent_pipeline.readiness.screen import describe_readiness
     from agent_pipeline.sessions.cost import Prices

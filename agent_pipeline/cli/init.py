@@ -43,7 +43,7 @@ def init(
     """Look at a store, write a pipeline.toml with comments, and say whether a model can be trained.
 
     The command asks at most five questions. An existing pipeline.toml keeps its values, comments
-    and order: only missing settings are added. The exit codes are those of `doctor`.
+    and order: only missing settings are added. The exit codes are the same as for `doctor`.
     """
     try:
         report = write_settings(path, yes or not is_interactive())

@@ -86,7 +86,7 @@ def show(
 ) -> str | None:
     """Show the history and the decisions of an agent's models, or what one model was made from.
 
-    A model was made from sessions, rows, settings, a base model, code and tables.
+    The origin of a model is its sessions, rows, settings, base model, code and tables.
     """
     from agent_pipeline.cli.report import print_model_lineage
     from agent_pipeline.governance.lineage import model_lineage

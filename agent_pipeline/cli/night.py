@@ -52,9 +52,9 @@ def night(
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> str | None:
-    """Show which agents the next nightly run would run or skip, and why. Nothing is started.
+    """Show which agents the next night would run or skip, and why.
 
-    The daemon starts the nights (`agent-pipeline service daemon`).
+    The command does not start a run. Only the daemon starts nightly runs (`agent-pipeline service daemon`).
     """
     from agent_pipeline.defs.automation.nightly import plan_night
     from agent_pipeline.defs.partitions import AGENTS

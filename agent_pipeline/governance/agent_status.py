@@ -76,7 +76,7 @@ class NightStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         begins: The time at which the next night begins; null if `night.cron` is wrong.
         is_on: Whether the schedule `nightly` is switched on; null if it is not known.
-        note: What must be done so that the night begins; empty if nothing.
+        note: The action that is needed so that the night begins; empty if none is needed.
     """
 
     begins: str | None

@@ -169,7 +169,7 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
         rows_unchanged: Whether the lake still has the same training rows; null if rows are missing.
         sessions: Ids of the training sessions, without forgotten sessions.
         forgotten: Number of training sessions that were forgotten since.
-        gone: Number of other training sessions that the lake no longer has.
+        gone: Number of other training sessions that are no longer in the lake.
         sessions_by: Number of the remaining training sessions by source, verdict and judge.
         made_from: Artifacts from which the artifact was made, with the same fields.
     """

@@ -21,11 +21,11 @@ class ModelSummary(msgspec.Struct, frozen=True):
         latest: The identity of the latest export.
         decision: The outcome of the last decision on the latest export, or `none`.
         reason: The first reason of the decision.
-        waits: Whether the latest export won, and waits for a person.
+        waits: Whether the latest export can be promoted, and waits for a person's approval.
         verdicts: The number of verdicts on the training sessions; null if it is not known.
-        verified: The number of these verdicts that come from a person, a score or a judge.
-        moved: The pointer that moved last: `latest` or `champion`.
-        moved_at: The time (UTC) of the last move.
+        verified: The number of these verdicts that a person, a score or a judge gave.
+        moved: The pointer that changed last: `latest` or `champion`.
+        moved_at: The time (UTC) of the last change of a pointer.
     """
 
     partition: str
@@ -55,11 +55,11 @@ class PointerMove(msgspec.Struct, frozen=True):
     """A move of the pointer to the champion or to the latest export.
 
     Attributes:
-        number: The number of the move, which `rollback --to` takes.
+        number: The number of the change, for `rollback --to`.
         when: The time (UTC).
         who: The person or the run.
         moved: The pointer: `latest` or `champion`.
-        model: The identity of the export that the pointer then named.
+        model: The identity of the export that the pointer referred to after the change.
         why: The reason.
     """
 
@@ -77,7 +77,7 @@ class DecisionSummary(msgspec.Struct, frozen=True):
     Attributes:
         number: The number of the decision.
         when: The time (UTC).
-        candidate: The identity of the export that was decided on.
+        candidate: The identity of the export that the decision is about.
         champion: The identity of the champion that it was compared with; null for the base model.
         outcome: The outcome, such as `promote` or `reject`.
         summary: The outcome and its reasons, or the reason that a person gave.
@@ -96,7 +96,7 @@ class ModelHistory(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The present state.
-        moves: The moves of the pointers, the earliest first.
+        moves: The changes of the pointers, the earliest first.
         decisions: The decisions, the earliest first.
     """
 

@@ -43,7 +43,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
         verdict: `acceptable` or `unacceptable`; null if nobody judged the session.
         verdict_by: The judge.
         use: `positive`, `negative` or `neither`; null before curation.
-        drop_reason: The reason why the session is no example.
+        drop_reason: The reason why the session is not a training example.
         drop_detail: The kind of damage, the measure, the limit or the error.
         damage: The damage in the record: counts by kind.
     """
@@ -80,7 +80,7 @@ class SessionFilter:
     """The sessions that a list contains. An empty text stands for every session.
 
     Attributes:
-        dropped: The reason why the session is no example.
+        dropped: The reason why the session is not a training example.
         damage: A kind of damage.
         verdict: The verdict, or `none` for sessions without a verdict.
     """

@@ -27,7 +27,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         number: The number of the entry.
         when: The time (ISO 8601, UTC).
         who: The run or the user.
-        candidate: The identity of the export that was decided on.
+        candidate: The identity of the export that the decision is about.
         champion: The identity of the export that it was compared with; `None` for the base model.
         evaluator: The hash of everything that was decided from (`decision_identity`). Older
             versions hashed only the scoring of the candidate, and the policy.

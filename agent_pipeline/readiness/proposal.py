@@ -158,8 +158,8 @@ def propose_remedies(agents: Sequence[AgentReport]) -> list[Choice]:
             "most_dropped",
             agent.most_dropped,
             "Maximum share of the rows that may be longer than the context of the base model. "
-            "They lose their oldest exchanges. A base model with a longer context reads them "
-            "whole.",
+            "These rows lose their oldest messages. A base model with a longer context can read "
+            "them completely.",
         )
         for agent in agents
         if agent.most_dropped is not None
@@ -261,7 +261,10 @@ def _choose_direction(table: tuple[str, ...], name: str, facts: MetricFacts) -> 
     """
     known = f"From {facts.low:g} to {facts.high:g} in {facts.sessions:,} sessions"
     if facts.low >= 0 and facts.high <= 1:
-        comment = f"{known}. If less is better: lower. Or a comparison, such as '>= 0.8'."
+        comment = (
+            f"{known}. If lower values are better, write lower. You can also write a comparison, "
+            "such as '>= 0.8'."
+        )
         return Choice(table, name, "higher", comment, is_hint=True)
     spread = facts.high - facts.low
     most, least = facts.low + 0.2 * spread, facts.low + 0.8 * spread
@@ -325,4 +328,4 @@ def _propose_for_agent(agent: AgentReport, answers: Answers) -> Iterator[Choice]
         if name in agent.judges.undeclared_metrics
     }
     if declared:
-        yield Choice(judged, "metrics", declared, "The metrics of the store that judge.")
+        yield Choice(judged, "metrics", declared, "The metrics of the store that give verdicts.")

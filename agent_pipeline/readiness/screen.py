@@ -54,7 +54,7 @@ REASONS: dict[BlockerKind, str] = {
     "no_sessions": "they have no sessions",
     "no_agent": "no agent answers",
     "no_request": "no session has a request",
-    "unread_metrics": "no setting says how to read their metrics",
+    "unread_metrics": "no setting says which values of their metrics are good",
     "unjudged": "nobody judged the sessions",
     "all_bad": "all judged sessions are bad",
     "all_dropped": "no good session can be used",
@@ -227,7 +227,9 @@ def describe_verdict(agent: AgentReport) -> str:
         word = "trainable, but a decision is not possible yet"
     trained = sum(agent.tasks.trained.values())
     held_out = agent.tasks.trained.get("select", 0)
-    numbers = f"{agent.trainable:,} of {agent.contents.sessions:,} sessions can be trained on" + (
+    numbers = (
+        f"{agent.trainable:,} of {agent.contents.sessions:,} sessions can be used for training"
+    ) + (
         f"; {_count(trained, 'task')}, {held_out:,} of them held out for the decision"
         if trained
         else ""
@@ -257,7 +259,7 @@ def describe_outlook(outlook: DecisionOutlook) -> str:
     if outlook.share is not None:
         ways.append(f"now with split.select = {outlook.share:g}")
     if not ways:
-        ways.append("let more tasks come in")
+        ways.append("log sessions of more tasks")
     return f"{need}: {', or '.join(ways)}."
 
 
@@ -293,7 +295,9 @@ def describe_worth(worth: Worth) -> str:
     if worth.is_cheaper is None:
         return f"{sentence}."
     word = "worth it" if worth.is_cheaper else "not worth it"
-    return f"{sentence}. An own model for {worth.usd_own_model:,.2f} USD is {word} at your prices."
+    return (
+        f"{sentence}. Your own model for {worth.usd_own_model:,.2f} USD is {word} at your prices."
+    )
 
 
 def describe_machine(machine: Machine) -> Iterator[str]:
@@ -355,7 +359,7 @@ def _describe_judges(judges: Judges) -> str:
     if judges.acceptable or judges.unacceptable:
         text += f"; {judges.acceptable:,} acceptable, {judges.unacceptable:,} unacceptable"
     if judges.undecided_scores:
-        text += f"; {judges.undecided_scores:,} scores between the limits decide nothing"
+        text += f"; {judges.undecided_scores:,} scores between the limits give no verdict"
     if judges.undeclared_metrics and judges.verdicts.get("nobody"):
         names = ", ".join(list(judges.undeclared_metrics)[:_MAX_KINDS])
         text += f"; to let a metric judge ({names}), declare its direction in metrics"
@@ -376,7 +380,11 @@ def _describe_tasks(tasks: Tasks) -> str:
         f"{_count(tasks.tasks, 'task')}, {tasks.median_trials:g} "
         f"{'session' if tasks.median_trials == 1 else 'sessions'} per task (most "
         f"{tasks.most_trials:,}); "
-    ) + (f"{_count(tasks.named, 'task')} with a name" if tasks.named else "known by their requests")
+    ) + (
+        f"{_count(tasks.named, 'task')} with a name"
+        if tasks.named
+        else ("identified by their requests")
+    )
     if sum(tasks.rows.values()):
         splits = ", ".join(f"{name} {count:,}" for name, count in tasks.trained.items())
         text += f"; trainable tasks by split: {splits}"

@@ -27,7 +27,7 @@ class EmptySplits:
 
     def describe(self, empty_split: EmptySplit) -> str:
         """Return why a split is a blocker, and what to do."""
-        sentence = f"{empty_split.describe()} Let more tasks come in"
+        sentence = f"{empty_split.describe()} Log sessions of more tasks"
         if self.fuller is not None:
             sizes = (
                 f"`split.test` = {self.fuller.test:g} and `split.select` = {self.fuller.select:g}"
@@ -60,7 +60,7 @@ def find_blockers(
         return [
             Blocker(
                 "no_agent",
-                f"No agent answers in the sessions of {key}: check that the export has the "
+                f"No agent answers in the sessions of {key}: check that the export contains the "
                 "agent's messages.",
             )
         ]
@@ -68,8 +68,8 @@ def find_blockers(
         return [
             Blocker(
                 "no_request",
-                f"No session of {key} has a user's message or a system prompt, so that nothing "
-                "says what the agent was asked: export the messages too, not only the calls.",
+                f"No session of {key} has a user's message or a system prompt, so nothing shows "
+                "what the agent was asked: export the messages too, not only the calls.",
             )
         ]
     if contents.sessions == sum(dropped.values()):
@@ -97,8 +97,8 @@ def _explain_no_rows(
     reason = next((name for name in dropped if name not in ("unjudged", "unacceptable")), "")
     return Blocker(
         "all_dropped",
-        f"None of the {judges.acceptable} acceptable sessions can be trained on (most frequent "
-        f"reason: {reason}): see the reasons in docs/explanation/judging.md.",
+        f"None of the {judges.acceptable} acceptable sessions can be used for training (the most "
+        f"frequent reason is {reason}): see the reasons in docs/explanation/judging.md.",
     )
 
 
@@ -110,7 +110,8 @@ def _explain_metrics(contents: Contents, judges: Judges, key: PartitionKey) -> s
         for name, facts in judges.undeclared_metrics.items()
     )
     return (
-        f"The store has metrics that could judge ({metrics}), but no setting says whether more is "
-        "better: copy the table under `settings` into pipeline.toml, and remove the # before the "
-        f"metric that judges. Or judge a sample with `agent-pipeline review {key}`."
+        f"The store has metrics that could give verdicts ({metrics}), but no setting says whether "
+        "a higher value is better: copy the table under `settings` into pipeline.toml, and "
+        "remove the # before the right metric. Or judge a sample with `agent-pipeline review "
+        f"{key}`."
     )
