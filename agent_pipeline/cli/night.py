@@ -54,7 +54,8 @@ def night(
 ) -> str | None:
     """Show which agents the next night would run or skip, and why.
 
-    The command does not start a run. Only the daemon starts nightly runs (`agent-pipeline service daemon`).
+    The command does not start a run. Only the daemon starts nightly runs (`agent-pipeline service
+    daemon`).
     """
     from agent_pipeline.defs.automation.nightly import plan_night
     from agent_pipeline.defs.partitions import AGENTS
