@@ -79,9 +79,11 @@ def encode_conversation(
         tools: The tools that the template shows.
 
     Raises:
-        DataError: The text of a turn is not a part of the whole text.
+        DataError: The text of a turn is not a part of the whole text, or the template does not
+            show a message of the system or the user.
     """
     text = renderer.render(messages, tools)
+    _check_prompt_shown(renderer, messages, text)
     spans = renderer.assistant_spans(messages, tools, text)
     tokens = renderer.tokenize(text)
     token_starts = [start for start, _ in tokens.offsets]
@@ -104,6 +106,27 @@ def encode_conversation(
         words_start = span_start + renderer.thought_end(message, text[span_start:span_end])
         words.append(_first_token_from(token_starts, turn_start, position, words_start))
     return Encoded(tokens.ids, trained, turns, literals=text.count(MARK), words=words)
+
+
+def _check_prompt_shown(renderer: ChatRenderer, messages: Sequence[Message], text: str) -> None:
+    """Check that a rendered text shows what the system and the users said.
+
+    Some templates show only one system message. A turn that follows a rule which the model cannot
+    read would be false.
+
+    Raises:
+        DataError: The text lacks a message.
+    """
+    stripped_text = ""
+    for index, message in enumerate(messages):
+        content = renderer.mark_literals(message.get("content") or "")
+        if message["role"] not in ("system", "user") or content in text:
+            continue
+        stripped_text = stripped_text or _strip_blanks(text)
+        if not _shows(stripped_text, content):
+            raise DataError(
+                f"the chat template does not show the message {index} of the {message['role']}"
+            )
 
 
 def _first_token_from(token_starts: list[int], first: int, end: int, character: int) -> int:

@@ -5,7 +5,9 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 
+from agent_pipeline.errors import DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.families import ParsedReply, parse_reply
@@ -202,6 +204,23 @@ def test_training_masks_what_the_model_generates(subject: Subject, calls, words)
     generated = renderer.decode_reply(encoded.input_ids[start : end - 1], TOOLS)
     assert read(parse_reply(generated, TOOLS)) == calls
     check_mask(encoded, renderer, messages, tools=TOOLS)
+
+
+@EVERY_FAMILY
+@settings(FAST, max_examples=6)
+@given(place=st.integers(0, 4), role=st.sampled_from(["system", "user"]))
+def test_no_turn_without_its_rule(subject: Subject, place: int, role: str) -> None:
+    """Some templates show one system message: the others were lost, and the answers trained."""
+    renderer = renderer_of(subject)
+    rule = {"role": role, "content": "Say all prices in Danish kroner."}
+    said = [*QUESTION, {"role": "assistant", "content": "Fine."}, *QUESTION[1:]]
+    messages = [*said[:place], rule, *said[place:], {"role": "assistant", "content": "7 kroner."}]
+    try:
+        encoded = encode_conversation(renderer, messages, TOOLS)
+    except (DataError, TemplateError, ValueError):
+        return
+    shown = renderer.decode(encoded.input_ids)
+    assert all(message["content"] in shown for message in messages)
 
 
 def test_calls_that_a_notation_cannot_write_are_not_trained() -> None:
