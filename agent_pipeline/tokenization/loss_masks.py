@@ -119,7 +119,8 @@ def _check_prompt_shown(renderer: ChatRenderer, messages: Sequence[Message], tex
     """
     stripped_text = ""
     for index, message in enumerate(messages):
-        content = renderer.mark_literals(message.get("content") or "")
+        written = (message.get("content") or "").encode("utf-8", "replace").decode("utf-8")
+        content = renderer.mark_literals(written)
         if message["role"] not in ("system", "user") or content in text:
             continue
         stripped_text = stripped_text or _strip_blanks(text)
