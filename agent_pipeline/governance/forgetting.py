@@ -35,6 +35,7 @@ from upath import UPath
 
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, remove_tasks
 from agent_pipeline.datasets.publishing import PUBLICATIONS, read_publication, republish, unpublish
+from agent_pipeline.datasets.requests import REQUESTS_FILE, TrainedRequests
 from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.evaluation.base_measurements import BASE_MEASUREMENTS
 from agent_pipeline.governance.lineage import (
@@ -60,6 +61,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.storage.artifacts import FileEntry, Manifest, manifest_text, with_checksum
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
+from agent_pipeline.structs import decode_json
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN_TABLE)
 """Tables that the next run rebuilds."""
@@ -519,8 +521,9 @@ class _Removal:
         """Remove the sessions from the files of an artifact.
 
         A measurement of the base model is deleted as a whole. Of any other artifact, transcripts,
-        pages and logs are deleted first. The manifest is replaced before the JSON
-        files, so that a repeated call finds the files that a killed call did not replace.
+        pages, logs and a record of differing system prompts are deleted first. The manifest is
+        replaced before the JSON files, so that a repeated call finds the files that a killed call
+        did not replace.
         """
         if not any(self._names & set(ids) for ids in sessions_in(manifest).values()):
             return
@@ -539,7 +542,9 @@ class _Removal:
             ]
         files: dict[str, bytes] = {}
         for name, entry in manifest["files"].items():
-            if name.endswith(_TRANSCRIPTS):
+            if name.endswith(_TRANSCRIPTS) or (
+                name == REQUESTS_FILE and _has_values_of_sessions(folder / name)
+            ):
                 del scrubbed["files"][name]
                 if (folder / name).exists():
                     self._delete(folder / name)
@@ -625,6 +630,19 @@ class _Removal:
                 return self._aliases[session_id] + row_id[end:]
             end = row_id.rfind("#", 0, end)
         return row_id
+
+
+def _has_values_of_sessions(path: UPath) -> bool:
+    """Return whether a record of system prompts may hold what only one session's prompt said.
+
+    A prompt may name the customer of its session. A prompt that is the same in several sessions
+    does not.
+    """
+    try:
+        requests = decode_json(path.read_bytes(), TrainedRequests)
+    except (OSError, msgspec.MsgspecError):
+        return True
+    return any(pattern.parts or pattern.sessions < 2 for pattern in requests.prompts)
 
 
 def _is_one_of(column: pa.ChunkedArray, ids: Sequence[str]) -> pa.ChunkedArray:
