@@ -89,8 +89,8 @@ def train_preferences(
         The report.
 
     Raises:
-        NothingTrained: fewer than `min_rows` rows can be trained on, or a kind of decision fell at
-            the first measurement.
+        NothingTrained: fewer than `min_rows` rows can be trained on, no session is good, or a kind
+            of decision fell at the first measurement.
         DataError: a row is not of the split `train`.
         ModelError: the base model or the adapter cannot be loaded.
     """
@@ -104,6 +104,14 @@ def train_preferences(
             f"{further_input.method} needs {config.min_rows} {method.row_name}, but only "
             f"{len(encoded.rows)} of {len(rows)} can be used for training: judge more trials of "
             f"the same tasks, or lower `min_rows`. {encoded.first_dropped}".rstrip(),
+            encoded.counts,
+        )
+
+    if not any(example.good for example in encoded.rows):
+        raise NothingTrained(
+            f"All {len(encoded.rows)} sessions of {further_input.method} are bad, so training "
+            "would make every answer of the agent less probable: judge more sessions, or set "
+            "`kto_dataset.all_sessions` to true, so that the good sessions of pairs count too.",
             encoded.counts,
         )
 

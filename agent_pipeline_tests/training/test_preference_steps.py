@@ -358,6 +358,14 @@ def test_too_few_pairs_are_one_sentence_and_counted(tiny_base, imitated, tmp_pat
     assert error.value.counts.items() >= counts.items()
 
 
+def test_only_bad_sessions(tiny_base, imitated, tmp_path):
+    """Nothing would hold the model at what it says well: all it learns is to say less."""
+    bad = [session(number) for number in range(1, 40, 2)]
+    with pytest.raises(NothingTrained) as error:
+        train_preferences(FurtherInput("kto", bad, tiny_base, imitated, KTO), tmp_path)
+    assert error.value.counts["trained"] == len(bad)
+
+
 def test_a_pair_with_an_answer_that_begins_with_line_breaks_is_trained(smollm2_renderer):
     broken = {**pair(0), "rejected": [{"role": "assistant", "content": "\n\nIt rains."}]}
     encoded = encode_pairs(smollm2_renderer, [broken], 512)
