@@ -5,6 +5,7 @@ The first command and the one that is killed are processes of their own; the oth
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,21 +30,28 @@ from agent_pipeline.training.provenance import hash_sft_rows as trained_content
 from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import worker_here
-from agent_pipeline_tests.tiny import CACHE
+from agent_pipeline_tests.governance.private_values import (
+    PrivateValues,
+    plant_in_store,
+    search_files,
+    secret_settings,
+)
+from agent_pipeline_tests.judging.endpoint import Endpoint, endpoint, verdict
 
 pytestmark = pytest.mark.slow
 
 KEY = PartitionKey("shop", "intern")
-QUICK = (
-    "--set",
-    "max_steps=4",
-    "--set",
-    "max_samples=6",
-    "--set",
-    "max_conversations=4",
-    "--set",
-    "max_new_tokens=12",
-)
+QUICK = [
+    f"--set={setting}"
+    for setting in (
+        "max_steps=4",
+        "max_samples=6",
+        "max_conversations=4",
+        "max_new_tokens=12",
+        "sft_dataset.huggingface=true",
+        'decided_by=["label", "judgment", "llm"]',
+    )
+]
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -53,15 +61,36 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Shell:
-    """A user's shell, with a home of its own."""
+    """A user's shell, with a home of its own.
+
+    The sessions and the settings hold private values.
+
+    Attributes:
+        environment: All variables.
+        folder: The working directory, in which the lake and Dagster's home lie.
+        values: The private values.
+        endpoints: The judge, and the one that gets notifications.
+    """
 
     environment: dict[str, str]
-    lake: Lake
+    folder: Path
+    values: PrivateValues
+    endpoints: tuple[Endpoint, Endpoint]
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(str(self.folder / "lake"))
+
+    def write(self, output: str) -> None:
+        """Keep what a command printed, beside what it wrote."""
+        with (self.folder / "output.txt").open("a", encoding="utf-8") as file:
+            file.write(output)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "agent_pipeline.cli.app", *arguments]
         return subprocess.Popen(
             command,
+            cwd=self.folder,
             env=self.environment,
             text=True,
             stdout=subprocess.PIPE,
@@ -71,19 +100,31 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory, convertible_base: Path) -> Iterator[Shell]:
-    folder = tmp_path_factory.mktemp("shell")
-    ours = {
-        "DAGSTER_HOME": str(folder / "dagster"),
-        "AGENT_PIPELINE_STORE": str(SAMPLE),
-        "AGENT_PIPELINE_LAKE": str(folder / "lake"),
-        "AGENT_PIPELINE_CACHE": str(CACHE),
-        "AGENT_PIPELINE_BASE_MODEL": str(convertible_base),
-        "AGENT_PIPELINE_AGENTS": json.dumps(
-            {str(KEY): {"world": "agent_pipeline.sample.shop:World"}}
-        ),
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-    }
-    yield Shell(os.environ | ours, Lake(str(folder / "lake")))
+    folder, outside = tmp_path_factory.mktemp("shell"), tmp_path_factory.mktemp("outside")
+    values = PrivateValues()
+    shutil.copytree(SAMPLE, outside / "store")
+    plant_in_store(outside / "store", str(KEY), values)
+
+    def judged(request: dict[str, Any], number: int) -> tuple[int, dict[str, str], str]:
+        return verdict(reason=values.sentence("judge's reason") if number == 0 else "so")
+
+    with (
+        endpoint(judged) as judge,
+        endpoint(lambda request, number: (200, {}, "{}")) as people,
+    ):
+        ours = secret_settings(outside, str(KEY), values, judge, people) | {
+            "DAGSTER_HOME": str(folder / "dagster"),
+            "AGENT_PIPELINE_LAKE": str(folder / "lake"),
+            "AGENT_PIPELINE_CACHE": str(outside / "cache"),
+            "AGENT_PIPELINE_BASE_MODEL": str(convertible_base),
+            "AGENT_PIPELINE_AGENTS": json.dumps(
+                {str(KEY): {"world": "agent_pipeline.sample.shop:World"}}
+            ),
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        }
+        yield Shell(os.environ | ours, folder, values, (judge, people))
 
 
 @pytest.fixture
@@ -93,12 +134,14 @@ def run(
     """Run a command of that shell in this process: its exit code, and what it said."""
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.chdir(shell.folder)
 
     def ran(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["agent-pipeline", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         code, output = ended.value.code, "".join(capfd.readouterr())
+        shell.write(f"\n$ {arguments}\n{output}")
         # Python writes a text on standard error, and its exit code is 1.
         return (code, output) if isinstance(code, int) else (1, f"{output}{code}")
 
@@ -108,12 +151,17 @@ def run(
 def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Shell) -> None:
     process = shell.start("materialize", str(KEY), *QUICK)
     output, _ = process.communicate(timeout=1800)
+    shell.write(output)
     assert process.returncode == 0, output
     exported = shell.lake.latest("gguf_export", KEY)
     assert {"model-f16.gguf", "model-q8_0.gguf", "Modelfile"} <= set(exported.manifest["files"])
     for name, file in exported.manifest["files"].items():
         assert sha256_file(exported.path / name) == file["sha256"]
-    assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
+    # Prompt and conversation of four sessions are compared. One session has a call with escaped
+    # letters, which a server shows as they were sent.
+    template = exported.manifest["report"]["template"]["f16"]
+    assert template["texts"] == 2 * (4 - 1), template
+    assert [tool["conversations"] for tool in template["tools"].values()] == [1], template
     # Four steps teach nothing: the model never acts, and neither does its base. Nothing is served, and the run says what to do next.
     assert not list((exported.path.parents[4] / "serving").rglob("*.*"))
     record = find_last_decision(shell.lake, KEY, exported.identity)
@@ -200,7 +248,7 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    shell.write(process.communicate(timeout=300)[0])
     assert shell.lake.latest("sft_adapter", KEY).identity == before.identity
     # The trainer notices that its parent is gone, and lets go of its lock.
     for lock in folder.glob("*.lock"):
@@ -257,6 +305,38 @@ def test_a_model_that_a_person_promotes_is_served(shell: Shell, run: Callable) -
         str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8")
         and (folder / served).is_file()
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["models", "list"],
+        ["report", str(KEY)],
+        ["status"],
+        ["config", "check"],
+        ["label", "export", str(KEY)],
+        ["discover"],
+    ],
+)
+def test_commands_after_a_run(run: Callable, arguments: list[str]) -> None:
+    """They succeed, and what they write is searched below."""
+    code, output = run(*arguments)
+    assert code == 0, output
+
+
+def test_outputs(shell: Shell) -> None:
+    """Reports, logs, models' texts, MLflow and Dagster's storage were never searched for what sessions and settings hold."""
+    requests = json.dumps([each.requests for each in shell.endpoints])
+    (shell.folder / "requests.json").write_text(requests)
+    written = {path.name for path in shell.folder.rglob("*") if path.is_file()}
+    assert written >= {
+        "review.csv", "adapter.eval", "episodes.jsonl", "report.html", "README.md", "Modelfile", "llama-server.ini",
+        "model-f16.gguf", "runs.db", "output.txt",
+    }  # fmt: skip
+    # A name in a system prompt stays: the prompt is the operator's.
+    del shell.values.by_place["system", "name"]
+    found = search_files(shell.folder, shell.values)
+    assert not found, found[:40]
 
 
 def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(

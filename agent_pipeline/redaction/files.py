@@ -8,9 +8,11 @@ The vocabulary of a tokenizer is not searched, because it comes from the base mo
 
 import gzip
 import json
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ TEXT_SUFFIXES = frozenset(
 """Suffixes of text files. A file without a suffix, such as a Modelfile, counts as a text file."""
 
 _VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
+_STRING, _ARRAY = 8, 9
+_NUMBER_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""The kinds of values in a GGUF file (`gguf.GGUFValueType`), and the bytes of numbers by kind."""
+
 _CHUNK = 1 << 20
 _OVERLAP = 400
 
@@ -131,19 +137,79 @@ def _texts_of_archive(path: Path) -> Iterator[str]:
 
 def _texts_of_gguf(path: Path) -> Iterator[str]:
     """Yield the texts in the metadata of a GGUF file, except its vocabulary."""
-    from gguf import GGUFReader, GGUFValueType
-
     try:
-        reader = GGUFReader(path)
-    except (ValueError, IndexError, OSError):  # not a GGUF, or cut off
+        with path.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+            yield from _GgufMetadata(content).texts()
+    except (ValueError, struct.error, RecursionError, OSError):  # not a GGUF, or cut off
         with path.open("rb") as opened:
             yield opened.read(_CHUNK).decode("utf-8", "replace")
-        return
-    for name, field in reader.fields.items():
-        if name in _VOCABULARY or GGUFValueType.STRING not in field.types:
-            continue
-        value = field.contents()
-        yield from (f"{name}: {text}" for text in (value if isinstance(value, list) else [value]))
+
+
+class _GgufMetadata:
+    """The metadata of a GGUF file, read from its beginning to its end.
+
+    The reader of the package `gguf` makes several arrays of each token of the vocabulary, which
+    takes seconds per file.
+
+    Args:
+        content: The content of the file.
+
+    Raises:
+        ValueError: The content is not a GGUF file, or it is cut off.
+        struct.error: The content is cut off.
+    """
+
+    def __init__(self, content: mmap) -> None:
+        if content[:4] != b"GGUF":
+            raise ValueError("not a GGUF file")
+        self._content, self._position = content, 4
+        # The version is a small number in the byte order of the machine that wrote the file.
+        self._order = ">" if content[4:6] == b"\0\0" else "<"
+        if self._read_number("I") not in (2, 3):
+            raise ValueError("an unknown version of GGUF")
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts with their names."""
+        self._read_number("Q")  # tensors
+        for _ in range(self._read_number("Q")):
+            name = self._read_text().decode("utf-8", "replace")
+            for text in self._read_texts(self._read_number("I")):
+                if name not in _VOCABULARY:
+                    yield f"{name}: {text.decode('utf-8', 'replace')}"
+
+    def _read_texts(self, kind: int) -> Iterator[bytes]:
+        """Read a value, and yield the texts in it."""
+        if kind == _STRING:
+            yield self._read_text()
+        elif kind == _ARRAY:
+            kind_of_items, count = self._read_number("I"), self._read_number("Q")
+            if kind_of_items in (_STRING, _ARRAY):
+                for _ in range(count):
+                    yield from self._read_texts(kind_of_items)
+            else:
+                self._position += count * self._size(kind_of_items)
+        else:
+            self._position += self._size(kind)
+
+    @staticmethod
+    def _size(kind: int) -> int:
+        if kind not in _NUMBER_SIZES:
+            raise ValueError(f"an unknown kind of value, {kind}")
+        return _NUMBER_SIZES[kind]
+
+    def _read_text(self) -> bytes:
+        length = self._read_number("Q")
+        start = self._position
+        self._position += length
+        if self._position > len(self._content):
+            raise ValueError("the file is cut off")
+        return self._content[start : self._position]
+
+    def _read_number(self, code: str) -> int:
+        number: int
+        (number,) = struct.unpack_from(self._order + code, self._content, self._position)
+        self._position += struct.calcsize(code)
+        return number
 
 
 def _metadata_of_safetensors(path: Path) -> Iterator[str]:

@@ -717,7 +717,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 def test_full_disk(project: Project, folder: str, size: str) -> None:
     project.set_store(str(SAMPLE))
     with small_disk(project.folder / folder, size):
-        check(project.run("materialize", "shop/support", "--select", "sessions", real=True), folder)
+        check(project.run("materialize", "shop/support", "--select", "sessions"), folder)
 
 
 def test_locked_database_of_runs(project: Project) -> None:

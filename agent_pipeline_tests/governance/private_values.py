@@ -5,7 +5,9 @@ encoded forms of each value.
 """
 
 import base64
+import csv
 import gzip
+import hashlib
 import html
 import json
 import random
@@ -23,6 +25,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent_pipeline_tests.judging.endpoint import Endpoint
 from agent_pipeline_tests.stores import execute
 
 KINDS = ("secret", "email", "phone", "name", "password")
@@ -185,10 +188,53 @@ def _planted(item: dict[str, Any], sentences: dict[str, str]) -> dict[str, Any]:
     return item
 
 
+def secret_settings(
+    folder: Path, key: str, values: PrivateValues, judge: Endpoint, people: Endpoint
+) -> dict[str, str]:
+    """Return the variables of a user whose settings hold secrets.
+
+    Args:
+        folder: Where files lie that are not searched: the sessions (`store`) and the labels.
+        key: The agent with the sessions.
+        values: The private values.
+        judge: The endpoint of the judge.
+        people: The endpoint of notifications.
+    """
+    rows = [
+        {"session_id": session_id, "judgment": "acceptable", "reason": values.sentence("label")}
+        for session_id in sessions_of(folder / "store", key)[:1]
+    ]
+    with (folder / "labels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["session_id", "judgment", "reason"])
+        writer.writeheader()
+        writer.writerows(rows)
+    judge_password = values.add("judge endpoint", "password", "judge7pw9zqk")
+    told = values.add("notify address", "password", "notify8pw3xvb")
+    judge_key = values.add("judge key", "secret", "judgekey9x8c7v6b5n4m")
+    token = values.add("hub token", "secret", "hf" + "_QpLmNzRtYwXsVbGkJhFdCaEuOiTrWqPsLk")
+    return {
+        "AGENT_PIPELINE_STORE": str(folder / "store"),
+        "AGENT_PIPELINE_LABELS": str(folder / "labels.csv"),
+        "AGENT_PIPELINE_JUDGE__ENDPOINT": judge.url.replace("//", f"//bob:{judge_password}@"),
+        "AGENT_PIPELINE_JUDGE__MODEL": "m",
+        "AGENT_PIPELINE_NOTIFY__URLS": json.dumps(
+            [people.url.replace("http://", f"json://bob:{told}@")]
+        ),
+        "OPENAI_API_KEY": judge_key,
+        "HF_TOKEN": token,
+    }
+
+
+def sessions_of(store: Path, key: str) -> list[str]:
+    with closing(sqlite3.connect(store / "sessions" / key / "sessions.db")) as connection:
+        return [row[0] for row in connection.execute("SELECT session_id FROM sessions ORDER BY 1")]
+
+
 def search_files(folder: Path, values: PrivateValues, skip: tuple[Path, ...] = ()) -> list[str]:
     """Return `path: place kind` for every planted value in a file of a folder, in any spelling."""
     needles = values.needles()
     found = set()
+    names_by_digest: dict[bytes, list[str]] = {}  # many files have the same content
     for path in sorted(folder.rglob("*")):
         if (
             path.is_symlink()
@@ -197,10 +243,13 @@ def search_files(folder: Path, values: PrivateValues, skip: tuple[Path, ...] = (
         ):
             continue
         for piece in pieces_of(path):
-            small = piece.lower()
-            for name, texts in needles.items():
-                if any(text in small for text in texts):
-                    found.add(f"{path.relative_to(folder)}: {name}")
+            digest = hashlib.sha256(piece).digest()
+            if digest not in names_by_digest:
+                small = piece.lower()
+                names_by_digest[digest] = [
+                    name for name, texts in needles.items() if any(text in small for text in texts)
+                ]
+            found.update(f"{path.relative_to(folder)}: {name}" for name in names_by_digest[digest])
     return sorted(found)
 
 

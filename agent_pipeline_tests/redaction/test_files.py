@@ -5,13 +5,20 @@ import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGUFEndian, GGUFReader, GGUFValueType, GGUFWriter
 from pydantic import TypeAdapter
 
 from agent_pipeline.errors import PrivateDataError
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.exceptions import redact_exception, redact_sentence
-from agent_pipeline.redaction.files import finds_in_files, kinds_in_texts, refuse_private
+from agent_pipeline.redaction.files import (
+    finds_in_files,
+    kinds_in_texts,
+    refuse_private,
+    texts_of_file,
+)
 
 PRIVATE = "ann.lee@shop.io"
 
@@ -23,9 +30,6 @@ def redactor() -> Redactor:
 
 def write_gguf(path: Path, **fields: str) -> None:
     """Write a GGUF file with a vocabulary that holds an address."""
-    import numpy as np
-    from gguf import GGUFWriter
-
     writer = GGUFWriter(path, "llama")
     for name, text in fields.items():
         writer.add_string(name.replace("__", "."), text)
@@ -73,6 +77,45 @@ def test_vocabularies_weights_and_made_up_values(tmp_path, redactor):
     files = {path.name: path for path in tmp_path.iterdir()}
     assert len(files) == 3 and finds_in_files(files, redactor) == {}
     assert kinds_in_texts([PRIVATE], redactor, allowed=[PRIVATE]) == {}
+
+
+@pytest.mark.parametrize("order", list(GGUFEndian))
+def test_texts_of_gguf(tmp_path: Path, order: GGUFEndian) -> None:
+    """They are those that gguf's own reader finds, beside values of all other kinds."""
+    path = tmp_path / "a.gguf"
+    writer = GGUFWriter(path, "llama", endianess=order)
+    numbers = [kind for kind in GGUFValueType if kind.name not in ("STRING", "ARRAY")]
+    for kind in numbers:
+        writer.add_key_value(f"number.{kind.name}", 1, kind)
+        writer.add_key_value(f"numbers.{kind.name}", [1, 0, 1], GGUFValueType.ARRAY, kind)
+    writer.add_string("general.name", "shop/süpport")
+    writer.add_array("general.tags", ["a", ""])
+    writer.add_array("tokenizer.ggml.tokens", ["a", PRIVATE])
+    writer.add_array("lists", [["b"], ["c", "d"]])
+    writer.add_tensor("weights", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    reader = GGUFReader(path)
+    expected = [
+        f"{name}: {bytes(field.parts[index]).decode()}"
+        for name, field in reader.fields.items()
+        if GGUFValueType.STRING in field.types and not name.startswith("tokenizer")
+        for index in field.data
+    ]
+    assert list(texts_of_file(path)) == expected and len(expected) == 7
+    assert len(GGUFValueType) == len(numbers) + 2 == 13
+
+
+def test_a_gguf_that_is_cut_off(tmp_path: Path, redactor: Redactor) -> None:
+    """What is there is searched, wherever the file ends."""
+    write_gguf(tmp_path / "whole.gguf", general__description=PRIVATE)
+    content = (tmp_path / "whole.gguf").read_bytes()
+    path = tmp_path / "a.gguf"
+    for length in range(content.index(PRIVATE.encode()) + len(PRIVATE), len(content), 7):
+        path.write_bytes(content[:length])
+        assert finds_in_files({"a.gguf": path}, redactor), length
 
 
 def test_a_damaged_gguf_is_searched_as_text(tmp_path, redactor):
