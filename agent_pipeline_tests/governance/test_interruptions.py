@@ -22,12 +22,12 @@ from agent_pipeline.judging.llm_client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import (
     complete_move,
-    own_episodes,
     promote,
     rollback,
     serve_champion,
     serving_difference,
 )
+from agent_pipeline.promotion.episodes_in_force import NO_WORLD, find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.filesystem import is_staged
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
@@ -88,7 +88,7 @@ def check_exports(lake: Lake) -> None:
             lake.verify(export)
             (adapter,) = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
             lake.verify(adapter)
-            assert own_episodes(lake, key, export.identity)
+            assert find_last_episodes(lake, key, export.identity, NO_WORLD).played
     champion = lake.champion(EXPORT, KEY)
     assert champion and not serving_difference(lake, KEY)
     assert lake.history(EXPORT, KEY)[-1] == lake.pointers(EXPORT, KEY)
@@ -191,9 +191,8 @@ def test_prune_of_a_bucket_killed_at_every_write(
         assert not list(lake.find_deletions())
         copies = [path.name for path in lake.fs.cache.rglob("*") if path.is_file()]
         assert copies.count(MANIFEST) == 3, "of the latest adapter, export and episodes"
-        assert lake.latest(EXPORT, KEY) and own_episodes(
-            lake, KEY, lake.latest(EXPORT, KEY).identity
-        )
+        latest = lake.latest(EXPORT, KEY).identity
+        assert find_last_episodes(lake, KEY, latest, NO_WORLD).played
     assert points > 30 // STEP, "the command was ended at its writes"
 
 
