@@ -373,13 +373,15 @@ def _hash_prompt(session: Session) -> str:
     """Return a hash of the tools and of all messages before the agent answers the first request.
 
     If the user greets first, the request comes after the agent's greeting. Otherwise, any two
-    sessions that begin with "Hi" would have the same prompt.
+    sessions that begin with "Hi" would have the same prompt. The order of the tools does not count,
+    because servers of tools list them in any order.
     """
     messages = normalize_calls(session.messages)
     answer_index = find_request_end(messages) or 0
     while answer_index < len(messages) and messages[answer_index]["role"] != "assistant":
         answer_index += 1
-    return sha256(encode_json([messages[:answer_index], session.tools])).hexdigest()
+    tools = sorted(session.tools, key=encode_json)
+    return sha256(encode_json([messages[:answer_index], tools])).hexdigest()
 
 
 def _count_missing_partners(

@@ -146,6 +146,19 @@ def test_a_turn_that_is_not_to_be_trained_is_in_no_answer_and_makes_no_differenc
     assert (parts if isinstance(made, str) else parts.chosen) == made
 
 
+@given(st.permutations("fgh"))
+def test_tools_in_another_order(order):
+    """A server of tools lists them in any order, and then no trials of its agents were paired."""
+    tools = {name: {"type": "function", "function": {"name": name}} for name in "fgh"}
+    good = session("g", [user("x"), says("y")], tools=list(tools.values()))
+    bad = session("b", [user("x"), says("z")], tools=[tools[name] for name in order])
+    (made,) = pair_sessions([good], [bad], SplitSizes())
+    assert made["tools"] == good.tools
+    assert (
+        list(pair_sessions([good], [structs.replace(bad, tools=bad.tools[1:])], SplitSizes())) == []
+    )
+
+
 def test_pairs_need_one_task_one_start_and_the_same_tools():
     def trial(name, answer, **fields):
         return session(name, [user(fields.pop("asks", "x")), says(answer)], **fields)
