@@ -70,9 +70,11 @@ def show(
     model: Annotated[
         str,
         typer.Argument(
-            help="Partition, as project/agent, to show its history. Or the folder of a model, a "
-            "file in the folder, or the first eight or more characters of the model's identity, to "
-            "show its origin."
+            help=(
+                "Partition, as project/agent, to show its history. To show the origin of a "
+                "model, give its folder, a file in the folder, or at least the first eight "
+                "characters of its identity."
+            )
         ),
     ],
     lineage: Annotated[

@@ -34,7 +34,7 @@ def play(
         int,
         typer.Option(
             help=(
-                "Seed of new tasks that are not in any session. 0 means that the held-out tasks "
+                "Seed of new tasks that are not in any session. With seed 0, the held-out tasks "
                 "are played."
             )
         ),

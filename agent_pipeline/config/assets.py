@@ -101,8 +101,8 @@ class CurationConfig(Options):
             "Use of good sessions in which a model that this pipeline trained gave an answer. "
             "drop never trains on them. keep always trains on them. judged trains on them only "
             "if the good verdict comes from a person, or from the judgment, score or declared "
-            "metric of the store. The reason for a limit: a model that learns from its own "
-            "sessions repeats its own mistakes."
+            "metric of the store. If a model learns from its own sessions, it repeats its own "
+            "mistakes."
         ),
     )
 
@@ -207,8 +207,8 @@ class CoresetConfig(CoresetOptions):
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the model in base_model. If it is empty, the main branch "
-            "is used."
+            "Commit, tag or branch of the model in base_model. If this setting is empty, the "
+            "main branch is used."
         ),
     )
     embeddings: str = Field(
@@ -248,8 +248,8 @@ class AdapterConfig(AdapterTraining):
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the base model on the Hugging Face hub. If it is empty, "
-            "the main branch is used."
+            "Commit, tag or branch of the base model on the Hugging Face hub. If this setting is "
+            "empty, the main branch is used."
         ),
     )
     learning_rate: float = Field(
@@ -329,8 +329,8 @@ class EvaluationConfig(Options):
         ge=0,
         description=(
             "Maximum number of held-out assistant turns that the models answer. The turns are "
-            "chosen by a hash. If it is 0, the models answer no turns, and only the loss and the "
-            "probability of a tool call are computed."
+            "chosen by a hash. If this setting is 0, the models answer no turns, and only the "
+            "loss and the probability of a tool call are computed."
         ),
     )
     max_new_tokens: int = Field(
@@ -341,7 +341,7 @@ class EvaluationConfig(Options):
         ge=16,
         description=(
             "Maximum length of a prompt, in tokens. A longer prompt loses its oldest messages. "
-            "If you do not set it, it is at least the maximum length of the training rows."
+            "If you do not set a value, it is at least the maximum length of the training rows."
         ),
     )
     seed: int = Field(default=0, description=("Seed for choosing the turns."))
@@ -391,7 +391,7 @@ class GgufConfig(Options):
         ),
     )
     max_new_tokens: int = Field(
-        default=48, ge=1, description="Maximum length of the compared answers, in tokens."
+        default=48, ge=1, description="Maximum length of the answers that are compared, in tokens."
     )
 
 
@@ -460,8 +460,8 @@ class ServingConfig(Options):
     server: str = Field(
         default="",
         description=(
-            "URL of a running llama-server that loads the new champion after a promotion. If it "
-            "is empty, a server loads the new champion when it is started again."
+            "URL of a running llama-server that loads the new champion after a promotion. If "
+            "this setting is empty, a server loads the new champion when it is started again."
         ),
     )
     ollama: bool = Field(
@@ -472,13 +472,15 @@ class ServingConfig(Options):
     )
     name: str = Field(
         default="",
-        description="Name of the model in Ollama. If it is empty, the name is project-agent.",
+        description=(
+            "Name of the model in Ollama. If this setting is empty, the name is project-agent."
+        ),
     )
     hub: str = Field(
         default="",
         description=(
             "Repository on the Hugging Face hub to which the champion and its model card are "
-            "pushed. If it is empty, nothing is pushed."
+            "pushed. If this setting is empty, nothing is pushed."
         ),
     )
 
@@ -490,8 +492,9 @@ class EpisodesConfig(Options):
         default=64,
         ge=1,
         description=(
-            "Maximum number of held-out tasks to play. The tasks are chosen by a hash. With "
-            "fewer than 59 harm-free episodes, a harm rate of 5 % cannot be ruled out."
+            "Maximum number of held-out tasks to play. The tasks are chosen by a hash. If there "
+            "are fewer than 59 episodes, and none of them does harm, a harm rate of 5 % still "
+            "cannot be ruled out."
         ),
     )
     fresh_tasks: int = Field(
@@ -532,8 +535,8 @@ class EpisodesConfig(Options):
         default=2048,
         ge=16,
         description=(
-            "Maximum length of a conversation, in tokens. If you do not set it, it is at least "
-            "the maximum length of the training rows."
+            "Maximum length of a conversation, in tokens. If you do not set a value, it is at "
+            "least the maximum length of the training rows."
         ),
     )
     variants: list[str] = Field(
@@ -592,9 +595,9 @@ class ComparisonConfig(Options):
     settings: list[str] = Field(
         default=[],
         description=(
-            "Settings that apply to every method, as asset.setting=value. They may belong to "
-            "sft_coreset, the training steps, evaluation and episodes. A method's own settings "
-            "override them."
+            "Settings that apply to every method, as asset.setting=value. You can set options of "
+            "sft_coreset, the training steps, evaluation and episodes. If a method sets the same "
+            "option, the method's value is used."
         ),
     )
 

@@ -59,8 +59,8 @@ class RaySettings(Section):
     address: str = Field(
         default="",
         description=(
-            "URL of Ray's job server, such as http://head:8265. If it is empty, the environment "
-            "variable RAY_ADDRESS is used, or the cluster on this machine."
+            "URL of Ray's job server, such as http://head:8265. If this setting is empty, the "
+            "environment variable RAY_ADDRESS is used, or the cluster on this machine."
         ),
     )
     gpus: float = Field(default=1, ge=0, description="Number of GPUs per task.")
@@ -87,7 +87,8 @@ class KubernetesSettings(Section):
     namespace: str = Field(
         default="",
         description=(
-            "Namespace of the pods. If it is empty, the namespace of the current context is used."
+            "Namespace of the pods. If this setting is empty, the namespace of the current "
+            "context is used."
         ),
     )
     resources: dict[str, Any] = Field(
@@ -115,7 +116,8 @@ class SlurmSettings(Section):
     partition: str = Field(
         default="",
         description=(
-            "Slurm partition. If it is empty, the default partition of the cluster is used."
+            "Slurm partition. If this setting is empty, the default partition of the cluster is "
+            "used."
         ),
     )
     arguments: list[str] = Field(
@@ -126,7 +128,7 @@ class SlurmSettings(Section):
     python: str = Field(
         default="",
         description=(
-            "Path of the Python interpreter on the nodes. If it is empty, the interpreter of "
-            "this process is used, which must then be on a shared file system."
+            "Path of the Python interpreter on the nodes. If this setting is empty, the "
+            "interpreter of this process is used, which must then be on a shared file system."
         ),
     )

@@ -24,7 +24,9 @@ class MethodSettings(Section):
     description: str = Field(default="", description="Description of the method in one sentence.")
     train: Chain | None = Field(
         default=None,
-        description="Training steps of the method. They replace the training steps of the agent.",
+        description=(
+            "Training steps of the method. These steps replace the training steps of the agent."
+        ),
     )
     mix: bool = Field(
         default=False,
@@ -35,7 +37,9 @@ class MethodSettings(Section):
     )
     assets: AssetValues = Field(
         default={},
-        description=f"Settings of {', '.join(TRAINING)}. All other settings come from the agent.",
+        description=(
+            f"Settings of {', '.join(TRAINING)}. All other settings are the settings of the agent."
+        ),
     )
 
     @field_validator("assets")

@@ -32,14 +32,15 @@ class TrafficSettings(Section):
     large_url: str = Field(
         default="",
         description=(
-            "Base URL of the large model's server. If it is empty, the provider's own URL is used."
+            "Base URL of the large model's server. If this setting is empty, the provider's own "
+            "URL is used."
         ),
     )
     large_key: str = Field(
         default="",
         description=(
-            "Name of the environment variable with the large model's API key. If it is empty, "
-            "LiteLLM reads its usual variable for the provider."
+            "Name of the environment variable with the large model's API key. If this setting is "
+            "empty, LiteLLM reads its usual variable for the provider."
         ),
     )
     champion_url: str = Field(
@@ -64,7 +65,7 @@ class TrafficSettings(Section):
         default="traffic-log",
         description=(
             "Folder to which the proxy logs the conversations. Add this folder to the setting "
-            "`store`."
+            "`store`, so that the conversations become sessions."
         ),
     )
 
@@ -95,8 +96,8 @@ class AgentSettings(Section):
     labels: str = Field(
         default="",
         description=(
-            "File or folder with people's judgments of this agent's sessions. It replaces the "
-            "general setting labels."
+            "File or folder with people's judgments of this agent's sessions. This setting "
+            "replaces the general setting labels."
         ),
     )
     world: str = Field(
@@ -130,29 +131,32 @@ class AgentSettings(Section):
     )
     train: Chain | None = Field(
         default=None,
-        description="Training steps of this agent. They replace the general setting train.",
+        description="Training steps of this agent. These steps replace the general setting train.",
     )
     new_sessions: int | None = Field(
         default=None,
         ge=0,
         description=(
-            "Number of changed sessions that a nightly run of this agent needs. It replaces "
-            "night.new_sessions."
+            "Number of changed sessions that a nightly run of this agent needs. This setting "
+            "replaces night.new_sessions."
         ),
     )
     compute: Compute = Field(
         default={},
         description=(
-            "Place where this agent's heavy tasks run. It replaces the general setting compute."
+            "Place where this agent's heavy tasks run. This setting replaces the general setting "
+            "compute."
         ),
     )
     preset: Preset = Field(
-        default="", description="Preset of this agent. It replaces the general setting preset."
+        default="",
+        description="Preset of this agent. This setting replaces the general setting preset.",
     )
     assets: AssetValues = Field(
         default={},
         description=(
-            "Settings of each asset, for this agent. They override the settings for all agents."
+            "Settings of each asset, for this agent. These settings override the settings for "
+            "all agents."
         ),
     )
 
@@ -214,8 +218,8 @@ class NightSettings(Section):
         default=0.0,
         ge=0,
         description=(
-            "Maximum cost of the judge for all runs of a night, in US dollars. The cost is "
-            "computed from judge.input_price and judge.output_price. 0 means no limit."
+            "Maximum cost of the judge for all runs of a night, in US dollars. The cost of the "
+            "judge is computed from judge.input_price and judge.output_price. 0 means no limit."
         ),
     )
 
@@ -235,8 +239,8 @@ class JudgeSettings(Section):
     endpoint: str = Field(
         default="",
         description=(
-            "Base URL of an OpenAI-compatible server, such as https://host/v1. If it is empty, "
-            "no language model judges sessions."
+            "Base URL of an OpenAI-compatible server, such as https://host/v1. If this setting "
+            "is empty, no language model judges sessions."
         ),
     )
     model: str = Field(default="", description="Name of the model on the server.")
@@ -247,7 +251,8 @@ class JudgeSettings(Section):
     rubric: str = Field(
         default="",
         description=(
-            "File with a Jinja template of the judge's prompt. It replaces the built-in template."
+            "File with a Jinja template of the judge's prompt. This template replaces the "
+            "built-in template."
         ),
     )
     parameters: dict[str, Any] = Field(
@@ -290,10 +295,10 @@ class JudgeSettings(Section):
         lt=1,
         description=(
             "Minimum precision of a trusted judge (a language model, or measures). The precision "
-            "is the share of the judge's good verdicts with which people agree. The lower end of "
-            "its 90 % interval must reach this value on sessions that `agent-pipeline review` "
-            "drew at random. Otherwise the judge's verdicts count as unverified. If the value is "
-            "0, a language model is trusted without labels."
+            "is the share of the judge's good verdicts with which people agree. On sessions that "
+            "`agent-pipeline review` drew at random, the lower end of the precision's 90 % "
+            "interval must reach this value. Otherwise the judge's verdicts count as unverified. "
+            "If the value is 0, a language model is trusted without labels."
         ),
     )
 
@@ -338,8 +343,8 @@ class RedactionSettings(Section):
     ner_model: str = Field(
         default="en_core_web_lg",
         description=(
-            "Installed spaCy pipeline that finds values of the kinds PERSON and LOCATION. It is "
-            "used only if types contains one of these kinds."
+            "Installed spaCy pipeline that finds values of the kinds PERSON and LOCATION. The "
+            "pipeline is used only if the setting types contains one of these kinds."
         ),
     )
     surrogates: bool = Field(
@@ -366,8 +371,8 @@ class NotifySettings(Section):
         default=7,
         ge=1,
         description=(
-            "Number of days without a training run after which a notification is sent. It is "
-            "sent again after each further period of this length."
+            "Number of days without a training run after which a notification is sent. The "
+            "notification is sent again after each further period of this length."
         ),
     )
 

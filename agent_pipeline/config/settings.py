@@ -105,8 +105,8 @@ class Settings(BaseSettings):
         ge=1,
         description=(
             "Maximum memory for one record of a store, in MB. If a file is compressed, a record "
-            "may take 16 times its compressed size if that is more. Larger records are left out, "
-            "and a note lists them."
+            "may take 16 times its compressed size if that is more. Records that need more "
+            "memory are left out and listed in a note."
         ),
     )
     lake: str = Field(
@@ -170,7 +170,8 @@ class Settings(BaseSettings):
         pattern=r"^(https?://\S+)?$",
         description=(
             "Address under which browsers open the pages of `agent-pipeline pages`, such as "
-            "http://localhost:3010. If it is set, the assets in Dagster link to these pages."
+            "http://localhost:3010. If this setting is set, the assets in Dagster link to these "
+            "pages."
         ),
     )
     labels: str = Field(
@@ -206,7 +207,7 @@ class Settings(BaseSettings):
         default={},
         description=(
             "Place where training and other heavy tasks run: local (the default), ray, "
-            "kubernetes or slurm. A table can name a place per asset."
+            "kubernetes or slurm. To choose a place for each asset, use a table."
         ),
     )
     shared: str = Field(

@@ -69,7 +69,7 @@ class MixerConfig:
         for task, weight in sorted(self.task_weights.items()):
             if not 0 <= weight < float("inf"):
                 raise SettingsError(
-                    f"The weight of the task {task!r} is {weight}: give a number of 0 or more."
+                    f"The weight of the task {task!r} is {weight}: set it to 0 or more."
                 )
         needs_weights = bool(self.task_weights) or self.strategy == "weighted"
         if needs_weights and not any(self.task_weights.values()):

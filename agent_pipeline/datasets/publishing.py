@@ -73,15 +73,15 @@ class FileOptions(Options):
     push_to: str = Field(
         default="",
         description=(
-            "Dataset on the Hugging Face hub (owner/name) to which the folder is pushed. If it "
-            "is empty, nothing is pushed."
+            "Dataset on the Hugging Face hub (owner/name) to which the folder is pushed. If this "
+            "setting is empty, nothing is pushed."
         ),
     )
     push_public: bool = Field(
         default=False,
         description=(
-            "Whether the dataset on the hub is public. The setting has an effect only at the "
-            "first push."
+            "Whether the dataset on the hub is public. This setting matters only when the "
+            "dataset is pushed for the first time."
         ),
     )
 

@@ -36,7 +36,7 @@ ASSET_METADATA = {
     "done_in_variants": "share of the tasks that the model did in variants",
     "dropped": "sessions that are not used",
     "embedded_by": "model that computed the embeddings of the rows",
-    "embeddings": "figures about the embeddings, such as their size",
+    "embeddings": "figures about the embeddings of the rows",
     "exact_call_accuracy": (
         "share of the calls with the same tool and arguments as the logged call"
     ),
@@ -66,7 +66,7 @@ ASSET_METADATA = {
     "kept": "sessions that are used",
     "labels": "labels of people that were read, and problems with them",
     "largest_groups_of_new_rows": "groups of new rows that resemble each other",
-    "left_out": "content or sessions that were left out, by type or reason",
+    "left_out": "content or sessions that were left out, as counts by type or reason",
     "length_ratio": "length of the chosen answers, divided by the length of the rejected answers",
     "lengths": "histogram of the rows' sizes",
     "llm": "questions to the language model that judges, by outcome",
@@ -91,7 +91,7 @@ ASSET_METADATA = {
         "metrics in the store that give no verdict, because no setting says which direction is "
         "better"
     ),
-    "mixing": "settings of the mix",
+    "mixing": "settings of `[mixing]` that were used",
     "mlflow": "records that were written to MLflow",
     "new_rows": "rows that are new since the last training run",
     "no_episodes": "reason why no episode was played",
@@ -114,7 +114,7 @@ ASSET_METADATA = {
     "reasons": "reasons why sessions or rows were dropped",
     "redacted": "private values that were replaced, by kind",
     "redacted_anew": "private values that were found in old rows, by kind",
-    "replayed": "rows of earlier training runs that were added",
+    "replayed": "rows of earlier training runs that were used again in this run",
     "report": "the whole report as JSON",
     "reused": "true if nothing changed, and the existing artifact was used again",
     "right_decision": (
@@ -172,10 +172,10 @@ ASSET_METADATA = {
     "trained_on": "rows of the last training run",
     "training_rows": "rows from which the strategy chose",
     "transcripts": "path of the page with all transcripts",
-    "turn_classes": "assistant turns by class",
-    "turns": "turns by fact, such as calls that failed",
+    "turn_classes": "number of assistant turns for each class, such as call or answer",
+    "turns": "number of turns for each fact, such as a failed call",
     "unsure_turns": "share of the turns in which a token has a low probability",
-    "uses": "permitted uses of the sessions",
+    "uses": "number of sessions for each use: positive, negative or neither",
     "validation": "chart of the right decisions on the split `select` during training",
     "variants": "figures per variant of the tasks",
     "variation": "rows with renamed or additional tools, or with joined sessions",

@@ -43,8 +43,8 @@ def _table_check(
         blocking=True,
         description=(
             "Passes if the detectors find no private value in texts that this table has in "
-            "addition to the table `sessions`. If it fails, no later asset is made from this "
-            "table. If the value is private, remove it from its source. If the value is not "
+            "addition to the table `sessions`. If the check fails, no later asset is made from "
+            "this table. If the value is private, remove it from its source. If the value is not "
             "private, add it to `redaction.allow`."
         ),
     )
@@ -166,19 +166,20 @@ gguf_export_texts = _texts_check(
     "gguf_export",
     True,
     "Passes if the detectors find no private data in the metadata of the GGUF files and in the "
-    "Modelfile. If it fails, the export is not used for episodes, for a decision or for serving.",
+    "Modelfile. If the check fails, the export is not used for episodes, for a decision or for "
+    "serving.",
 )
 evaluation_texts = _texts_check(
     "evaluation",
     False,
     "Passes if the pages and the Inspect logs contain no text that looks like private data. "
-    "Made-up values from the held-out rows are allowed. If it fails, read the model's answers "
-    "before you share a page.",
+    "Made-up values from the held-out rows are allowed. If the check fails, read the model's "
+    "answers before you share a page.",
 )
 episodes_texts = _texts_check(
     "episodes",
     False,
     "Passes if the transcripts contain no text that looks like private data. Made-up values from "
-    "the held-out rows are allowed. If it fails, the model or the world wrote such a text. Read "
-    "the transcripts before you share them.",
+    "the held-out rows are allowed. If the check fails, the model or the world wrote such a "
+    "text. Read the transcripts before you share them.",
 )

@@ -231,8 +231,8 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     short, name = export.identity[:16], read_export_report(export).ollama.gguf
     if not name:
         raise DataError(
-            f"An older version wrote the export {short} of {export.key}: materialize "
-            "`gguf_export` again."
+            f"An older version of agent-pipeline wrote the export {short} of {export.key}: "
+            "materialize `gguf_export` again."
         )
     if name != ADAPTER:
         return Form(export.path / name)

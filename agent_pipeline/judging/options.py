@@ -111,8 +111,8 @@ class JudgingOptions(Options):
         default=0.0,
         ge=0,
         description=(
-            "Maximum cost of the language model per run, in US dollars. The cost is computed "
-            "from judge.input_price and judge.output_price. 0 means no limit."
+            "Maximum cost of the language model per run, in US dollars. The cost of the language "
+            "model is computed from judge.input_price and judge.output_price. 0 means no limit."
         ),
     )
 

@@ -164,7 +164,8 @@ def check_version(row: JudgedRow) -> None:
     """
     if "turns" not in row:
         raise DataError(
-            "An older version made this `judged_sessions`: materialize `judged_sessions` again."
+            "An older version of agent-pipeline made this `judged_sessions`: materialize "
+            "`judged_sessions` again."
         )
 
 

@@ -63,7 +63,9 @@ def read_night(lake: Lake, name: str) -> str:
             return lake.fs.read(lake.root / NIGHTS / name).decode("utf-8")
     except FileNotFoundError:
         pass
-    raise DataError(f"The lake {lake.root} has no page of the night {name!r}: choose another.")
+    raise DataError(
+        f"The lake {lake.root} has no page of the night {name!r}: choose another night."
+    )
 
 
 def _make_line(lake: Lake, key: PartitionKey) -> AgentLine:

@@ -89,7 +89,7 @@ class ProductionOptions(Options):
         ge=0,
         description=(
             "Price of the model that the champion replaces, in US dollars per million input "
-            "tokens. If it is 0, the cost in the store is used."
+            "tokens. If this setting is 0, the cost in the store is used."
         ),
     )
     output_price: float = Field(
@@ -104,8 +104,8 @@ class ProductionOptions(Options):
         default=0.0,
         ge=0,
         description=(
-            "Price of the machine that serves the champion, in US dollars per month. If it is 0, "
-            "the cost in the store is used."
+            "Price of the machine that serves the champion, in US dollars per month. If this "
+            "setting is 0, the cost in the store is used."
         ),
     )
 

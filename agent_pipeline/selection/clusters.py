@@ -251,7 +251,9 @@ def measure_coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) 
         DataError: no row is chosen.
     """
     if not len(chosen):
-        raise DataError("A coreset without rows has no coverage: choose at least one row.")
+        raise DataError(
+            "The coverage of a coreset cannot be computed without rows: choose at least one row."
+        )
 
     def measure(indices: Sequence[int] | np.ndarray) -> tuple[float, float]:
         distances = measure_nearest(vectors, vectors[indices])

@@ -111,9 +111,7 @@ SESSIONS = pa.schema(
         *define_optional(_FLAG, attack_succeeded="whether the agent obeyed a prompt injection"),
         *define_optional(
             _FLAG,
-            ends_on_tool=(
-                "whether the last tool call ended the session, and therefore has no result"
-            ),
+            ends_on_tool="whether the session ended with a tool call that needs no result",
         ),
         *define_optional(
             _TEXT,

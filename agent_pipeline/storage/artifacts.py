@@ -128,7 +128,7 @@ class Artifact:
         except msgspec.ValidationError as error:
             raise DataError(
                 f"The report of the {self.asset} {self.identity[:16]} of {self.key} cannot be "
-                f"read ({error}): it is of an older version. Materialize "
+                f"read ({error}): an older version of agent-pipeline wrote it. Materialize "
                 f"{name_asset_to_select(self.asset)} again."
             ) from error
 

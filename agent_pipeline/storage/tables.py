@@ -187,7 +187,8 @@ class Tables(Paths):
         if missing:
             raise DataError(
                 f"The {asset} of {key} has no column {', '.join(missing)}, because an older "
-                f"version made it: materialize `{name_asset_to_select(asset)}` again."
+                f"version of agent-pipeline made it: materialize `{name_asset_to_select(asset)}` "
+                "again."
             )
         return file
 

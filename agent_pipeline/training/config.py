@@ -43,8 +43,8 @@ fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 
 """
 
 RATE_BY_SIZE = (
-    "Peak learning rate. 0 means that the size of the base model and the training step decide. "
-    "docs/reference/settings.md lists the rates."
+    "Peak learning rate. 0 means that the rate depends on the size of the base model and on the "
+    "training step. docs/reference/settings.md lists the rates."
 )
 
 _NOT_HASHED = {"gradient_checkpointing", "save_steps", "processes", "most_dropped"}
@@ -521,8 +521,8 @@ class DistillTraining(OnPolicyTraining):
     teacher_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the teacher model on the Hugging Face hub. If it is empty, "
-            "the main branch is used."
+            "Commit, tag or branch of the teacher model on the Hugging Face hub. If this setting "
+            "is empty, the main branch is used."
         ),
     )
     beta: float = Field(

@@ -205,8 +205,8 @@ def export_traces_for_sft(
     if not rows:
         raise NoSessionsError(
             f"None of {counts['sessions']} sessions of {key} can be trained on "
-            f"({format_counts(counts, 'sessions') or 'there are none'}): loosen the filter that "
-            f"leaves out most sessions.",
+            f"({format_counts(counts, 'sessions') or 'there are none'}): change the filter that "
+            "leaves out most of the sessions.",
             partition=key,
         )
     columns = [

@@ -28,8 +28,8 @@ VARIED_CHECK = "new_rows_are_varied"
                 "sft_coreset",
                 VARIED_CHECK,
                 "Passes if the rows that are new since the last coreset are varied: no group of "
-                "near-duplicates, no task and no phrase dominates. If it fails, look at the "
-                "sessions in the result of the check, because somebody may have planted them.",
+                "near-duplicates, no task and no phrase dominates. If the check fails, look at "
+                "the sessions in the result of the check, because somebody may have planted them.",
             )
         ],
     ),

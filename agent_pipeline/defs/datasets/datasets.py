@@ -55,8 +55,8 @@ def split_check(
     """Return the result of the split check, which an asset runs before it replaces its table."""
     what = (
         "Passes if no session, no task and no text is in more than one split (train, select, "
-        "test). If it fails, the previous version of the table is kept. Give all trials of a "
-        "task the same task id."
+        "test). If the check fails, the previous version of the table is kept. Give all trials "
+        "of a task the same task id."
     )
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
@@ -293,8 +293,8 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
 def every_split_has_rows(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if every split whose share is above 0 has rows. If it fails, log sessions of more
-    tasks. The result of the check says how many tasks are needed."""
+    """Passes if every split whose share is above 0 has rows. If the check fails, log sessions of
+    more tasks. The result of the check says how many tasks are needed."""
     with user_errors():
         columns = ["split", "task_key"]
         rows = read_sft_columns(workspace.open_lake(), agent_key(context), columns)
@@ -313,8 +313,8 @@ def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if no held-out conversation is nearly equal to a training conversation (80 % of the
-    words, by MinHash). If it fails, set `task_pattern` so that both conversations get the same
-    task.
+    words, by MinHash). If the check fails, set `task_pattern` so that both conversations get the
+    same task.
     """
     return near_check(workspace, SFT_TABLE, agent_key(context))
 
@@ -324,8 +324,8 @@ def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if held-out sessions do not look like further trials of training tasks. The check
-    compares the first requests and the session ids. If it fails, add the name of the task to the
-    logged sessions, or set `task_pattern` as the result of the check proposes.
+    compares the first requests and the session ids. If the check fails, add the name of the task to
+    the logged sessions, or set `task_pattern` as the result of the check proposes.
     """
     key = agent_key(context)
     with user_errors():

@@ -100,6 +100,6 @@ def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.AssetCheckResult:
     """Passes if no held-out conversation of an agent is nearly equal to a training conversation of
-    any agent (80 % of the words, by MinHash). If it fails, set `task_pattern` so that both
+    any agent (80 % of the words, by MinHash). If the check fails, set `task_pattern` so that both
     conversations get the same task."""
     return near_check(workspace, MIXED_TABLE, None)

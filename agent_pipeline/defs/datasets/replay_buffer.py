@@ -53,8 +53,8 @@ def replay_buffer(
 def nothing_held_out_is_replayed(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no row of the buffer belongs to a held-out task or repeats a held-out row. If
-    it fails, delete the agent's table `replay_buffer`."""
+    """Passes if no row of the buffer belongs to a held-out task or repeats a held-out row. If the
+    check fails, delete the agent's table `replay_buffer`."""
     with user_errors():
         sessions = list_held_out_sessions(
             workspace.open_lake(), agent_key(context), workspace.settings().split_sizes

@@ -48,9 +48,9 @@ CHECK = "candidate_is_not_rejected"
             own_check(
                 "champion",
                 CHECK,
-                "Passes if the candidate was compared, and no regression check rejects it. If it "
-                "fails, look at the page of the decision. The page names the figure that got "
-                "worse, or says what is missing for a decision.",
+                "Passes if the candidate was compared, and no regression check rejects it. If "
+                "the check fails, look at the page of the decision. The page names the figure "
+                "that got worse, or says what is missing for a decision.",
             )
         ],
     ),
@@ -186,8 +186,8 @@ EXPORT_NAMED = {
         str,
         default_value="",
         description=(
-            "First digits of the identity of an export or its adapter. If it is empty, the "
-            "latest export is used."
+            "First digits of the identity of an export or its adapter. If this setting is empty, "
+            "the latest export is used."
         ),
     ),
     "why": dg.Field(

@@ -42,8 +42,7 @@ CHECK = "exported_model_is_the_trained_model"
                 "gguf_export",
                 CHECK,
                 "Passes if every exported file gives the same prompt tokens and nearly the same "
-                "greedy "
-                "answers as the merged model. If it fails, the export is not used.",
+                "greedy answers as the merged model. If the check fails, the export is not used.",
                 blocking=True,
             )
         ],

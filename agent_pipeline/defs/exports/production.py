@@ -52,8 +52,8 @@ CHECK = "champion_is_no_worse_in_production"
                 "production",
                 CHECK,
                 "Passes if the logged sessions do not show that the champion is worse than the "
-                "agent that it replaces, or worse than the previous champion. If it fails, run "
-                "`agent-pipeline rollback`.",
+                "agent that it replaces, or worse than the previous champion. If the check "
+                "fails, run `agent-pipeline rollback`.",
             )
         ],
     ),

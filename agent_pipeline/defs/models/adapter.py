@@ -85,7 +85,7 @@ class FinishedStep:
                 ADAPTER,
                 TRAINED,
                 "Passes if every training step trained an adapter and left out at most a tenth "
-                "of its rows. If it fails, the result of the check names the step and the "
+                "of its rows. If the check fails, the result of the check names the step and the "
                 "setting to change.",
             )
         ],

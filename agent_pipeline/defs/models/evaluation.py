@@ -43,8 +43,8 @@ FIGURES = tuple(
                 "evaluation",
                 BETTER,
                 "Passes if the model makes significantly more exact tool calls than its base "
-                "model, and does not simply call a tool at every turn. If it fails, look at the "
-                "page of the evaluation.",
+                "model, and does not simply call a tool at every turn. If the check fails, look "
+                "at the page of the evaluation.",
             )
         ],
         pool=GPU,

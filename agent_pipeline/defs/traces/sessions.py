@@ -80,15 +80,15 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
             own_check(
                 "sessions",
                 SCHEMAS_CHECK,
-                "Passes if all tool schemas come from the store or from the settings. If it "
-                "fails, some schemas were inferred from calls. Set `tools` to a file with the "
-                "schemas.",
+                "Passes if all tool schemas come from the store or from the settings. If the "
+                "check fails, some schemas were inferred from calls. Set `tools` to a file with "
+                "the schemas.",
             ),
             own_check(
                 "sessions",
                 TOOLS_CHECK,
-                "Passes if new sessions have the same tools, schemas and argument types as "
-                "the last version of the table. If it fails, find out whether the agent's "
+                "Passes if new sessions have the same tools, schemas and argument types as the "
+                "last version of the table. If the check fails, find out whether the agent's "
                 "tools changed.",
             ),
         ],
@@ -156,9 +156,9 @@ def nothing_private_was_written(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if the table contains no private value. The check also searches for other spellings of
-    the private values in the store. If it fails, no later asset is made from the table. If the
-    value is not private, add it to `redaction.allow`. If it is private, report a bug with the kinds
-    of values in the check's metadata. The metadata never contains the values themselves.
+    the private values in the store. If the check fails, no later asset is made from the table. If
+    the value is not private, add it to `redaction.allow`. If it is private, report a bug with the
+    kinds of values in the check's metadata. The metadata never contains the values themselves.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -339,8 +339,8 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
                 "curated_sessions",
                 FATES_CHECK,
                 "Passes if the new sessions have nearly the same shares of verdicts and drop "
-                "reasons as the last version of the table. If it fails, find out whether the "
-                "agent, its labels or its judge changed.",
+                "reasons as the last version of the table. If the check fails, find out whether "
+                "the agent, its labels or its judge changed.",
             )
         ],
     ),
@@ -402,8 +402,8 @@ def curated_sessions(
 def every_session_is_kept_or_dropped_with_a_reason(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if every session is either kept, or dropped with a reason. If it fails, the pipeline
-    has an error: please report it."""
+    """Passes if every session is either kept, or dropped with a reason. If the check fails, the
+    pipeline has an error: please report it."""
     with user_errors():
         lake, key = workspace.open_lake(), agent_key(context)
         read = lake.open("sessions", key).read(["session_id"])["session_id"]
@@ -452,8 +452,9 @@ def champion_sees_what_it_was_trained_for(
 ) -> dg.AssetCheckResult:
     """Passes if the newest sessions have the same system prompt and tools as the sessions that the
     champion was trained on. If there is no champion, the latest model is checked. Parts of the
-    prompt that varied in training, such as dates and names, may differ. If it fails, the next
-    nightly run trains again. Do not let the champion act unattended until a new model is promoted.
+    prompt that varied in training, such as dates and names, may differ. If the check fails, the
+    next nightly run trains again. Do not let the champion act unattended until a new model is
+    promoted.
     """
     with user_errors():
         comparisons = compare_models(workspace.open_lake(), agent_key(context))
