@@ -358,8 +358,8 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     if report.to_retrain:
         _print(
             console,
-            f"Nothing removes {'it' if one else 'them'} from a model: train, evaluate and export "
-            "these models again, and delete their folders:",
+            f"These models cannot forget {'it' if one else 'them'}. Train, evaluate and export "
+            "the models again, and delete these folders:",
         )
     _print_uses(console, report.models)
     if report.unknown:

@@ -98,7 +98,7 @@ class CurationConfig(Options):
     served_model_sessions: ServedModelSessions = Field(
         default="judged",
         description=(
-            "Use of good sessions in which a model that this pipeline trained gave an answer. "
+            "Use of good sessions that contain answers of a model that this pipeline trained. "
             "drop never trains on them. keep always trains on them. judged trains on them only "
             "if the good verdict comes from a person, or from the judgment, score or declared "
             "metric of the store. If a model learns from its own sessions, it repeats its own "

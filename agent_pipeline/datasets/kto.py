@@ -34,7 +34,7 @@ KTO = pa.schema(
         *define_optional(
             pa.bool_(),
             served_model=(
-                "whether a model that this pipeline trained wrote an answer in the session"
+                "whether the session contains an answer of a model that this pipeline trained"
             ),
         ),
     ]

@@ -76,7 +76,7 @@ PREFERENCES = pa.schema(
         *define_optional(
             pa.bool_(),
             served_model=(
-                "whether a model that this pipeline trained wrote an answer in the good session"
+                "whether the good session contains an answer of a model that this pipeline trained"
             ),
         ),
     ]

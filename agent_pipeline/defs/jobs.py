@@ -24,7 +24,10 @@ mix = dg.define_asset_job(
     MIX,
     executor_def=dg.in_process_executor,
     selection=_OF_ALL_AGENTS,
-    description="Builds one dataset from the rows of several agents, by the setting [mixing].",
+    description=(
+        "Builds one dataset from the rows of several agents. The setting [mixing] sets the share "
+        "of each agent."
+    ),
 )
 
 compare_methods = dg.define_asset_job(

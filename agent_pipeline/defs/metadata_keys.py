@@ -23,12 +23,12 @@ ASSET_METADATA = {
     "confidence": "the model's confidence in its turns",
     "copied_from_the_last_table": "sessions that did not change and were not read again",
     "counts": "numbers of rows that were built or left out",
-    "coverage": "measure of how well the chosen rows represent all rows",
+    "coverage": "distance of all rows from the chosen rows, compared with a random choice",
     "damage": "damaged parts of sessions, by kind and by action",
     "decision": "outcome of the decision: promote, hold, reject or cannot decide",
     "decision_auc": (
-        "AUC of the probability of a tool call: 1 if the model separates turns that need a call "
-        "from all other turns"
+        "AUC with which the probability of a tool call separates turns that need a call from all "
+        "other turns"
     ),
     "decision_number": "number of the decision in the ledger",
     "differences": "differences between methods, and whether they may be noise",
@@ -74,7 +74,7 @@ ASSET_METADATA = {
     "llm_tokens": "tokens of the questions to the language model that judges, and of its answers",
     "llm_usd": "cost of the language model that judges, in US dollars",
     "lenient_call_accuracy": "share of the calls with the same meaning as the logged call",
-    "limits": "tool calls that llama.cpp's server cannot write in the trained form",
+    "limits": "tool calls in the training rows that llama.cpp's server cannot produce",
     "last_runs": "chart of the most important figures over the last runs of the agent",
     "loss": "chart of the training loss by step",
     "loss_first": "training loss at the first step, in nats per token",
@@ -100,7 +100,7 @@ ASSET_METADATA = {
     "over_call": "share of the turns with a tool call, among turns that need no tool call",
     "p_value": "p-value of the gain",
     "page": "path of the page with all details",
-    "parity": "agreement of each exported file with the merged model",
+    "parity": "comparison of the tokens and answers of each exported file with the merged model",
     "path": "folder of the artifact",
     "preview": "structure of the first conversations, without their texts",
     "probation": (
@@ -128,12 +128,14 @@ ASSET_METADATA = {
     "serves": "first digits of the identity of the served export",
     "sessions": "number of sessions",
     "sessions_made_by_a_served_model": (
-        "sessions in which a model that this pipeline trained answered"
+        "sessions that contain answers of a model that this pipeline trained"
     ),
     "kept_sessions_made_by_a_served_model": (
-        "kept sessions in which a model that this pipeline trained answered"
+        "kept sessions that contain answers of a model that this pipeline trained"
     ),
-    "rows_made_by_a_served_model": "rows in which a model that this pipeline trained answered",
+    "rows_made_by_a_served_model": (
+        "rows that contain answers of a model that this pipeline trained"
+    ),
     "sessions_with_a_verdict_cut_from_their_text": (
         "sessions from whose texts a verdict was removed"
     ),
@@ -181,7 +183,10 @@ ASSET_METADATA = {
     "variation": "rows with renamed or additional tools, or with joined sessions",
     "verdicts": "number of sessions per verdict; for a trained model, the judges of its rows",
     "verdicts_by": "rows per judge",
-    "verified_calls": "share of the logged tool calls that the model would write exactly",
+    "verified_calls": (
+        "share of the logged tool calls that the model would repeat exactly, computed without "
+        "generating text"
+    ),
     "warning": "warning about the strategy",
     "what_became_of_them": "rows that were added, kept or removed",
     "why": "reasons for the decision",

@@ -42,10 +42,10 @@ def _table_check(
         partitions_def=partitions,
         blocking=True,
         description=(
-            "Passes if the detectors find no private value in texts that this table has in "
-            "addition to the table `sessions`. If the check fails, no later asset is made from "
-            "this table. If the value is private, remove it from its source. If the value is not "
-            "private, add it to `redaction.allow`."
+            "Passes if the detectors find no private value in the texts that are new in this "
+            "table, which means that they are not in the table `sessions`. If the check fails, "
+            "no later asset is made from this table. If the value is private, remove it from its "
+            "source. If the value is not private, add it to `redaction.allow`."
         ),
     )
     def check(

@@ -24,8 +24,9 @@ class ModelSummary(msgspec.Struct, frozen=True):
         waits: Whether the latest export can be promoted, and waits for a person's approval.
         verdicts: The number of verdicts on the training sessions; null if it is not known.
         verified: The number of these verdicts that a person, a score or a judge gave.
-        moved: The pointer that changed last: `latest` or `champion`.
-        moved_at: The time (UTC) of the last change of a pointer.
+        moved: What changed last: `latest` (there is a new export) or `champion` (there is a new
+            champion).
+        moved_at: The time (UTC) at which the latest export or the champion changed last.
     """
 
     partition: str
@@ -58,8 +59,8 @@ class PointerMove(msgspec.Struct, frozen=True):
         number: The number of the change, for `rollback --to`.
         when: The time (UTC).
         who: The person or the run.
-        moved: The pointer: `latest` or `champion`.
-        model: The identity of the export that the pointer referred to after the change.
+        moved: What changed: `latest` (the latest export) or `champion`.
+        model: The identity of the export that became the latest export or the champion.
         why: The reason.
     """
 
@@ -96,7 +97,7 @@ class ModelHistory(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The present state.
-        moves: The changes of the pointers, the earliest first.
+        moves: All changes of the latest export and of the champion, the earliest first.
         decisions: The decisions, the earliest first.
     """
 

@@ -148,7 +148,7 @@ def outlook(
             "this model."
         )
     known = (
-        f"{held_out} {needed} are needed to see a gain of the size of the setting `gain_sought`."
+        f"{held_out} {needed} are needed to detect a gain as small as the setting `gain_sought`."
     )
     if compared >= needed:
         return f"{known} So more tasks alone would not promote this model."

@@ -460,7 +460,7 @@ FIGURE_LABELS = {
     "must_act": "tasks done that require an action",
     "must_not": "tasks done that require no action",
     "harm": "episodes with harm (a wrong change in the world)",
-    "harm_where_no_change_was_due": "episodes with harm, of tasks that require no action",
+    "harm_where_no_change_was_due": "episodes with harm in tasks that require no action",
     "acted_early": "episodes with a change before the user had said enough",
     "said_wrong": "episodes with a wrong last answer",
     "broken_preconditions": "episodes with a call that broke a precondition",

@@ -214,7 +214,9 @@ CURATED = pa.schema(
         *define_optional(_TEXT, continued_by="id of the session that continues this session"),
         *define_optional(
             _FLAG,
-            served_model="whether a model that this pipeline trained wrote at least one answer",
+            served_model=(
+                "whether the session contains an answer of a model that this pipeline trained"
+            ),
         ),
     ]
 )

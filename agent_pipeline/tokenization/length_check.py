@@ -67,8 +67,8 @@ def check_fit(
         return
     if too_long + truncated <= dropped - too_long:
         raise DataError(
-            f"{dropped:,} of {counts['in']:,} rows cannot be trained on, which is more than "
-            f"`sft_adapter.most_dropped` = {most_dropped:g} allows. {first_dropped}"
+            f"{dropped:,} of {counts['in']:,} rows cannot be used for training, which is more "
+            f"than `sft_adapter.most_dropped` = {most_dropped:g} allows. {first_dropped}"
         )
     losses = f"{too_long:,} are dropped and {truncated:,} lose their beginning"
     rows = RowLengths(counts["in"], counts["tokens"])

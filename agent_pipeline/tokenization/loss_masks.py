@@ -254,7 +254,7 @@ class _MaskChecker:
         self, defect: MaskDefect, problem: str, message_index: int | None = None
     ) -> MaskError:
         return MaskError(
-            f"{self._row_name} cannot be trained on, because {problem}: check its messages "
+            f"{self._row_name} cannot be used for training, because {problem}: check its messages "
             "against the base model's chat template.",
             defect,
             message_index,

@@ -238,7 +238,7 @@ def _encode_new_rows(sft_input: SftInput, rows: list[Row], progress: Progress) -
     if not rows:
         raise DataError("There are no rows to train on: log and judge more sessions.")
     if not encoded:
-        raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}")
+        raise DataError(f"None of {len(rows)} rows can be used for training. {first_dropped}")
     check_calls(rows, [row.messages for row in encoded], config.max_length)
     check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
     return _EncodedRows(encoded, counts)

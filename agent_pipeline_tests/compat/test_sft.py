@@ -136,7 +136,7 @@ def test_no_session_that_matches_is_a_value_error(tiny_base, store):
 
 def test_rows_that_all_are_too_long_are_one_sentence(tiny_base, tmp_path):
     with pytest.raises(
-        DataError, match=r"None of 1 records can be trained on.*longer than 20 tokens"
+        DataError, match=r"None of 1 records can be used for training.*longer than 20 tokens"
     ):
         SFTTrainer(str(tiny_base.path), config=config(tmp_path, max_length=20)).train([row(1)])
 

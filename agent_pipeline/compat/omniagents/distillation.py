@@ -118,9 +118,9 @@ def eval_results_to_sft_dataset(
         )
     if not rows:
         raise DataError(
-            f"No evaluation result can be trained on "
-            f"({format_counts(counts) or 'there are no results'}): run the evaluation on tasks "
-            f"that the teacher passes."
+            "No evaluation result can be used for training "
+            f"({format_counts(counts) or 'there are no results'}): evaluate the teacher on tasks "
+            "that it can pass."
         )
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))

@@ -204,7 +204,7 @@ def export_traces_for_sft(
     counts.update({name: count for name, count in results.items() if count})
     if not rows:
         raise NoSessionsError(
-            f"None of {counts['sessions']} sessions of {key} can be trained on "
+            f"None of {counts['sessions']} sessions of {key} can be used for training "
             f"({format_counts(counts, 'sessions') or 'there are none'}): change the filter that "
             "leaves out most of the sessions.",
             partition=key,

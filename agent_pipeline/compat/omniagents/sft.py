@@ -256,7 +256,9 @@ class SFTTrainer:
             reason = (
                 rows.first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
             )
-            raise DataError(f"None of {counts['records']} records can be trained on. {reason}")
+            raise DataError(
+                f"None of {counts['records']} records can be used for training. {reason}"
+            )
         # All rows fit. TRL's own truncation would cut answers in the middle.
         arguments = self.config.to_trl_config(max_length=limit if self.config.packing else None)
         trainer = build_trl_trainer(self.model, self.tokenizer, tokens, arguments, self._progress)

@@ -98,8 +98,8 @@ class MethodConfig:
             dropped = self.trajectory_filter.count_dropped(runs) + converter.counts
             reasons = format_counts(dropped, "trajectories") or "there are none"
             raise DataError(
-                f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs "
-                f"that succeed."
+                f"None of {len(runs)} trajectories can be used for training ({reasons}): collect "
+                "runs that succeed."
             )
         return rows
 

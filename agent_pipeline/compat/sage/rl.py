@@ -200,7 +200,8 @@ class RLTrainingConfig:
         encoded = encode(renderer, rows, arguments.max_length or sys.maxsize, silent)
         if not encoded.rows:
             raise DataError(
-                f"None of {len(rows)} rows can be trained on. {encoded.first_dropped}".rstrip()
+                f"None of {len(rows)} rows can be used for training. "
+                f"{encoded.first_dropped}".rstrip()
             )
         objective: Objective
         if self.algorithm == "dpo":

@@ -111,7 +111,7 @@ def champion(
             context.log.warning(written.text)
         if seen:
             context.log.info(
-                f"the champion on probation, {seen.candidate[:16]}: {summarize(seen.decision)}"
+                f"the check of the new champion {seen.candidate[:16]}: {summarize(seen.decision)}"
             )
         if decided is None:
             context.log.info(

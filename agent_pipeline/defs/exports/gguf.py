@@ -103,8 +103,8 @@ def gguf_export(
         if report.limits:
             tools = ", ".join(sorted({limit.tool for limit in report.limits}))
             context.log.warning(
-                f"llama.cpp's server cannot write some tool calls of {context.partition_key} in "
-                f"the trained form: {tools}."
+                "llama.cpp's server cannot produce some tool calls that are in the training rows "
+                f"of {context.partition_key}: {tools}."
             )
             metadata["limits"] = table(
                 ["tool", "count", "of", "why"],
