@@ -245,8 +245,8 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
     whole_tokens = lengths[0]
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(
-            f"{name} cannot be shortened to {max_length} tokens, because its last exchange alone "
-            "is longer: raise `max_length`.",
+            f"{name} is longer than {max_length} tokens even if only its last exchange is kept: "
+            "raise `max_length`.",
             "too_long",
             whole_tokens,
         )
