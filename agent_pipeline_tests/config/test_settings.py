@@ -263,6 +263,7 @@ def test_the_pools_of_a_new_home_are_limited_before_its_first_run(toml, monkeypa
 
 SIX_SHELLS = """
 import multiprocessing
+import dagster._core.storage.sqlite_storage
 from agent_pipeline.cli.instance import open_instance
 
 context = multiprocessing.get_context("fork")

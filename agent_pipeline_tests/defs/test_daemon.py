@@ -26,7 +26,8 @@ from agent_pipeline.defs.runs import NIGHT_TAG, WAITING_TAG, version_tags
 from agent_pipeline.keys import parse_key
 from agent_pipeline_tests.stores import HELLO, add_sessions, omniagents_home, sessions_db
 
-pytestmark = pytest.mark.slow
+# It waits for whole minutes of the clock, also on a loaded machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 NAMES = ["office/rooms", "shop/intern", "shop/support"]
 WORKSPACE = ["-w", str(files("agent_pipeline").joinpath("workspace.yaml"))]
 Found = TypeVar("Found")

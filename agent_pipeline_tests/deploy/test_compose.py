@@ -114,6 +114,7 @@ LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(execut
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_composed_services_discover_the_agents_and_make_tables_on_postgres(
     tmp_path: Path,
 ) -> None:
