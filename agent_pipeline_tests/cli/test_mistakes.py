@@ -620,7 +620,7 @@ CONFIG = '{"model_type": "llama"}'
         (
             "text",
             {"text/config.json": "{", "text/model.safetensors": b"", "text/tokenizer.json": "{}"},
-            ("config.json", "is not JSON"),
+            ("config.json", "is not valid JSON"),
         ),
     ],
 )

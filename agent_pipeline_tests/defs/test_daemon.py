@@ -140,7 +140,7 @@ def test_nights_of_two_runs_take_all_agents_in_turn_and_a_run_that_was_killed_wi
             ), "one run at a time"
             assert {each[WAITING_TAG] for each in tags} == {
                 "0"
-            } and "waits for 1 new sessions and has 0" in said
+            } and "needs 1 new sessions and has 0" in said
             assert not lake.has("sft_coreset", first)
 
             until_the_end.enter_context(

@@ -146,7 +146,7 @@ def test_each_broken_assertion_names_the_row(tiny_renderer, defect, change):
     with pytest.raises(MaskError) as error:
         check_mask(encoded, tiny_renderer, messages, "Row row-1")
     assert error.value.defect == defect
-    assert str(error.value).startswith("Row row-1 cannot be trained on")
+    assert str(error.value).startswith("Row row-1 cannot be used for training")
 
 
 def _moved(encoded, begin: int, finish: int):
