@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -85,6 +86,9 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
             " ".join(first_report.errors) or f"There are no sessions in {path}: check the path."
         )
     base = choose_base(first_report.agents, examiner.training_machine, examiner.count_tokens)
+    is_chosen = "base_model" in examiner.settings.model_fields_set
+    if is_chosen and examiner.settings.base_model != base.base_model:
+        base = msgspec.structs.replace(base, own={})  # the user's own choice is for all agents
     answers = ask_questions(first_report, base, takes_defaults)
     choices = propose_choices(
         first_report,

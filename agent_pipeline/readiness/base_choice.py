@@ -105,10 +105,17 @@ def choose_base(
         count: Returns the lengths of an agent's sessions in tokens of a base model.
     """
     preset = "gpu" if machine.device.name != "cpu" else ""
-    choices = {agent.partition: _choose_for_agent(agent, machine, count) for agent in agents}
+    choices = {
+        agent.partition: _choose_for_agent(agent, machine, count)
+        for agent in _list_with_answers(agents) or agents
+    }
     frequency = Counter(choice.base_model for choice in choices.values())
     most_frequent = max(KNOWN_BASES, key=lambda known: frequency[known.name]).name
-    alike = [agent for agent in agents if choices[agent.partition].base_model == most_frequent]
+    alike = [
+        agent
+        for agent in agents
+        if agent.partition in choices and choices[agent.partition].base_model == most_frequent
+    ]
     example = max(alike, key=lambda agent: (choices[agent.partition].fits, count_rows(agent)))
     return BaseChoice(
         most_frequent,
@@ -116,6 +123,11 @@ def choose_base(
         choices[example.partition].why,
         {name: base for name, base in choices.items() if base.base_model != most_frequent},
     )
+
+
+def _list_with_answers(agents: Sequence[AgentReport]) -> list[AgentReport]:
+    """Return the agents whose sessions have answers, because the others train nothing."""
+    return [agent for agent in agents if agent.contents.tokens]
 
 
 def _choose_for_agent(

@@ -172,6 +172,30 @@ def test_hints_of_many_agents(project: Path) -> None:
     assert "tools of 9 other agents" in " ".join(text.replace("#", " ").split())
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_base_model_of_the_user(
+    project: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
+    """A base model that the user chose was replaced for one agent."""
+    fast = TrainingMachine(EXACT, 64e9, 1e13)
+    monkeypatch.setattr(doctor_room.TrainingMachine, "measure", lambda: fast)
+    chats = [
+        chat(f"{agent}-{n}", f"find {n}" + words * (agent == "a2"), judgment="acceptable")
+        | {"agent": agent}
+        for agent in ("a0", "a1", "a2")
+        for n in range(12)
+        for words in [" and a thing" * 4_000]
+    ]
+    write_chats(project / "chats.jsonl", chats)
+    if chosen:
+        (project / "pipeline.toml").write_text('base_model = "me/mine"\n')
+    run("chats.jsonl", "--yes")
+    settings = load_settings()
+    own = settings.agents["p/a2"].assets.get("sft_adapter", {}) if settings.agents else {}
+    assert ("base_model" in own) == (not chosen)
+    assert settings.base_model == ("me/mine" if chosen else EMBEDDED)
+
+
 def test_questions_change_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The base model, the patterns, who judges, and the tools."""
     chats = trials()

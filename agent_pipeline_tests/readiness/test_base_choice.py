@@ -89,6 +89,20 @@ def test_large_agent_does_not_decide_for_a_small_one(small_agent: AgentReport) -
     assert choice.own["p/large"].base_model == EMBEDDED and not choice.own["p/large"].fits
 
 
+def test_agents_without_answers_choose_nothing(small_agent: AgentReport) -> None:
+    """Three agents without answers made the smallest model the base of all."""
+    contents = msgspec.structs.replace(small_agent.contents, tokens=None)
+    silent = msgspec.structs.replace(small_agent, contents=contents)
+    agents = [with_name(silent, f"p/silent-{n}") for n in range(3)]
+    machine = TrainingMachine(EXACT, 24e9, 4e11)
+    lengths = {"p/a": counts(9_000, 12_000)}
+    choice = choose_base(
+        [*agents, with_rows(small_agent, 40)], machine, lambda _, partition: lengths.get(partition)
+    )
+    assert choice.base_model == KNOWN_BASES[1].name and not choice.own
+    assert choose_base(agents, machine, lambda *names: None).base_model == EMBEDDED
+
+
 def test_many_rows_of_one_agent_are_no_reason_for_another(small_agent: AgentReport) -> None:
     """On a GPU, one agent with many rows gave an agent with 40 rows the largest model."""
     agents = [
