@@ -138,11 +138,11 @@ def chat(
     names = [_resolve_model(lake, key, name) for name in [model, *([compare] if compare else [])]]
     scene = _open_scene(settings, key, names[0], tools, task)
     usual = resolve(settings, EpisodesConfig, key).options
-    limits = find_limits(settings, key, max_new_tokens)
     with ExitStack() as stack:
         players: dict[str, Player] = {}
         for name in names:
             _print(f"Loading {name} of {key} ...")
+            limits = find_limits(settings, key, name, max_new_tokens)
             opened = stack.enter_context(
                 open_player(name, key, temperature, limits, side_by_side=False)
             )

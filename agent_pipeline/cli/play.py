@@ -107,7 +107,7 @@ def play(
         )
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
-    limits = find_limits(settings, key, max_new_tokens)
+    limits = find_limits(settings, key, model, max_new_tokens)
     rows = [] if seed else common_params(settings, key).shown_to_models(heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(

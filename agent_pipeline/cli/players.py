@@ -14,23 +14,33 @@ if TYPE_CHECKING:
 
 
 def find_limits(
-    settings: "Settings", key: PartitionKey, max_new_tokens: int | None
+    settings: "Settings", key: PartitionKey, model: str, max_new_tokens: int | None
 ) -> tuple[int, int]:
     """Return the longest message and the longest conversation, in tokens, as in `episodes`.
 
     Args:
         settings: The settings.
         key: The agent's partition.
+        model: The model. The champion has the length of its own training, and not of the last one.
         max_new_tokens: The longest message that the user chose; None for that of `episodes`.
     """
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import find_trained_length, resolve
     from agent_pipeline.evaluation.heldout import reply_limit
+    from agent_pipeline.promotion.ledger import EXPORT
+    from agent_pipeline.training.chain import find_trained_adapters
 
-    trained_length = find_trained_length(settings, key)
+    lake = settings.open_lake()
+    champion = lake.champion(EXPORT, key) if model == "champion" else None
+    adapters = (
+        find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+        if champion
+        else []
+    )
+    trained_length = find_trained_length(settings, key, adapters[0] if adapters else None)
     usual = resolve(settings, EpisodesConfig, key, trained_length=trained_length).options
     longest_message = max_new_tokens or usual.max_new_tokens
-    return longest_message or reply_limit(settings.open_lake(), key), usual.max_length
+    return longest_message or reply_limit(lake, key), usual.max_length
 
 
 def open_player(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from agent_pipeline.sample.shop import World
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources.opening import open_sources, parse_location
+from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says
 
@@ -65,10 +67,21 @@ def test_longest_conversation(
     file = tmp_path / "pipeline.toml"
     file.write_text(f'lake = "{tmp_path / "lake"}"\n{settings}\n', encoding="utf-8")
     monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(file))
-    lake, made_from = load_settings().open_lake(), {"config": {"max_length": 5120}}
-    folder = lake.building("sft_adapter", KEY, "a" * 64)
-    lake.set_latest(lake.finish("sft_adapter", KEY, "a" * 64, folder, made_from, {}))
-    assert find_limits(load_settings(), KEY, 32) == (32, length)
+    lake = load_settings().open_lake()
+
+    def put(asset: str, identity: str, made_from: dict[str, Any]) -> Artifact:
+        folder = lake.building(asset, KEY, identity)
+        made = lake.finish(asset, KEY, identity, folder, made_from, {})
+        lake.set_latest(made)
+        return made
+
+    put("sft_adapter", "b" * 64, {"config": {"max_length": 4096}})
+    champion = put("gguf_export", "c" * 64, {"adapter": "b" * 64})
+    lake.set_champion(champion)
+    put("sft_adapter", "a" * 64, {"config": {"max_length": 5120}})
+    assert find_limits(load_settings(), KEY, "adapter", 32) == (32, length)
+    of_champion = 4096 if length == 5120 else length
+    assert find_limits(load_settings(), KEY, "champion", 32) == (32, of_champion)
 
 
 @pytest.fixture
