@@ -173,7 +173,7 @@ def test_an_endpoint_that_refuses_all_ends_the_play_with_one_sentence(
 ) -> None:
     with (
         endpoint(lambda request, number: refuses(status)) as server,
-        pytest.raises(InfrastructureError, match=f"{status}.*correct "),
+        pytest.raises(InfrastructureError, match=str(status)),
     ):
         play(
             "shop/support",
