@@ -44,9 +44,9 @@ class SessionsConfig(Options):
         le=1,
         description=(
             "Minimum number of sessions in the store, divided by the number at the last run. If "
-            "there are fewer sessions, the run fails, because sessions may be missing. The limit "
-            "also applies to the number of sessions with a verdict and the number of sessions "
-            "with a metric. 0 means no limit."
+            "there are fewer sessions, the run fails, because sessions may be missing. The run "
+            "also fails if the number of sessions with a verdict, or the number of sessions with "
+            "a metric, falls below this share. 0 means no limit."
         ),
     )
     largest_growth: float = Field(
@@ -92,7 +92,8 @@ class CurationConfig(Options):
         description=(
             "Regular expressions that find a verdict in texts that the agent saw. Each line is "
             "compared in lower case. If a line with a verdict is at the end of a tool result or "
-            "a user message, the line is removed. Otherwise the session is dropped."
+            "a user message, the line is removed. If a verdict is at any other place, the "
+            "session is dropped."
         ),
     )
     served_model_sessions: ServedModelSessions = Field(
@@ -341,7 +342,8 @@ class EvaluationConfig(Options):
         ge=16,
         description=(
             "Maximum length of a prompt, in tokens. A longer prompt loses its oldest messages. "
-            "If you do not set a value, it is at least the maximum length of the training rows."
+            "If you do not set a value, the limit is at least the maximum length of the training "
+            "rows."
         ),
     )
     seed: int = Field(default=0, description=("Seed for choosing the turns."))
@@ -360,8 +362,8 @@ class GgufConfig(Options):
         description=(
             "GGUF types to write: f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m or lora. The types "
             "q6_k, q5_k_m and q4_k_m need a build of llama.cpp. The type lora writes the adapter "
-            "without the base model. If lora is listed and passes the check, it is served. "
-            "Otherwise the smallest file that passes the check is served."
+            "without the base model. If lora is listed and passes the check, it is served. If "
+            "lora is not served, the smallest file that passes the check is served."
         ),
     )
     least_kept: float = Field(
@@ -535,8 +537,8 @@ class EpisodesConfig(Options):
         default=2048,
         ge=16,
         description=(
-            "Maximum length of a conversation, in tokens. If you do not set a value, it is at "
-            "least the maximum length of the training rows."
+            "Maximum length of a conversation, in tokens. If you do not set a value, the limit "
+            "is at least the maximum length of the training rows."
         ),
     )
     variants: list[str] = Field(

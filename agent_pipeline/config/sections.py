@@ -297,8 +297,8 @@ class JudgeSettings(Section):
             "Minimum precision of a trusted judge (a language model, or measures). The precision "
             "is the share of the judge's good verdicts with which people agree. On sessions that "
             "`agent-pipeline review` drew at random, the lower end of the precision's 90 % "
-            "interval must reach this value. Otherwise the judge's verdicts count as unverified. "
-            "If the value is 0, a language model is trusted without labels."
+            "interval must reach this value. If the interval is lower, the judge's verdicts "
+            "count as unverified. If the value is 0, a language model is trusted without labels."
         ),
     )
 

@@ -168,7 +168,7 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
         rows: Number of training rows.
         rows_unchanged: Whether the lake still has the same training rows; null if rows are missing.
         sessions: Ids of the training sessions, without forgotten sessions.
-        forgotten: Number of training sessions that were forgotten since.
+        forgotten: Number of training sessions that `agent-pipeline forget` removed later.
         gone: Number of other training sessions that are no longer in the lake.
         sessions_by: Number of the remaining training sessions by source, verdict and judge.
         made_from: Artifacts from which the artifact was made, with the same fields.

@@ -185,8 +185,8 @@ class JudgingRun:
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield (
-                    f"Their metrics ({names}) give no verdicts until the setting `metrics` says "
-                    "whether a higher or a lower value is better."
+                    f"The metrics of these sessions ({names}) give no verdicts until the setting "
+                    "`metrics` says whether a higher or a lower value is better."
                 )
         unverified_count = sum(
             count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified")

@@ -480,7 +480,7 @@ class GrpoTraining(OnPolicyTraining):
         default=True,
         description=(
             "Whether the model plays whole tasks in the agent's world, if the agent has a world. "
-            "Otherwise, single turns are rewarded if they agree with the logged turns."
+            "Without a world, single turns are rewarded if they agree with the logged turns."
         ),
     )
     max_turns: int = Field(
