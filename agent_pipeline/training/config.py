@@ -480,7 +480,8 @@ class GrpoTraining(OnPolicyTraining):
         default=True,
         description=(
             "Whether the model plays whole tasks in the agent's world, if the agent has a world. "
-            "Without a world, single turns are rewarded if they agree with the logged turns."
+            "If this setting is false, or if there is no world, single turns are rewarded if "
+            "they agree with the logged turns."
         ),
     )
     max_turns: int = Field(
