@@ -37,13 +37,13 @@ from agent_pipeline.evaluation.episodes import Episode, play
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.players import recorded_player
 from agent_pipeline.evaluation.replay_proof import (
-    ACTING,
     LeftOutSession,
     measure_agreement,
     replay_left_out,
 )
 from agent_pipeline.evaluation.replayed_world import ReplayedWorld
 from agent_pipeline.evaluation.scores import EpisodeScore, Scores
+from agent_pipeline.evaluation.stored_kinds import ACTING, describe_kind
 from agent_pipeline.evaluation.tape import (
     FirstRead,
     Recording,
@@ -232,7 +232,7 @@ def print_misses(episodes: Sequence[Episode]) -> None:
         return
     kinds = Counter(episode.unsettled.kind for episode in episodes if episode.unsettled)
     for kind, count in kinds.most_common():
-        print(f"\n{kind}: {share(count, len(episodes))}")
+        print(f"\n{describe_kind(kind)}: {share(count, len(episodes))}")
         of_kind = [
             episode for episode in episodes if episode.unsettled and episode.unsettled.kind == kind
         ]
@@ -371,7 +371,7 @@ def print_proof(
             truths.append(f"{sum(settled)} of {len(settled)}")
         decides = "no" if proof.shortfall else "yes"
         print(
-            f"| {name} | {proof.kind} | {count} | {' | '.join(figures)} | {decides} | {', '.join(truths)} |",
+            f"| {name} | {describe_kind(proof.kind)} | {count} | {' | '.join(figures)} | {decides} | {', '.join(truths)} |",
             flush=True,
         )
 

@@ -19,6 +19,13 @@ from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.evaluation.episodes import play
 from agent_pipeline.evaluation.intervals import NORMAL_QUANTILE_OF_95, share_interval
 from agent_pipeline.evaluation.players import recorded_player
+from agent_pipeline.evaluation.stored_kinds import (
+    ACTING,
+    NOT_ACTING,
+    NOT_RECORDED,
+    TaskKind,
+    describe_kind,
+)
 from agent_pipeline.evaluation.tape import (
     GOOD,
     JUDGED_TABLE,
@@ -63,15 +70,6 @@ most a fifth, and its sign stays.
 """
 MIN_TASKS = ceil(NORMAL_QUANTILE_OF_95**2 * MIN_LOW_END / (1 - MIN_LOW_END))
 """Number of tasks from which the interval's lower end is high enough if all verdicts agree."""
-
-TaskKind = Literal[
-    "tasks that ask for a change", "tasks that ask for no change, or only in some sessions"
-]
-"""What the good sessions of a task do: all of them write, or not."""
-NOT_RECORDED = "no good recording"
-"""The group of held-out tasks that cannot be replayed, whatever their kind."""
-ACTING: TaskKind = "tasks that ask for a change"
-NOT_ACTING: TaskKind = "tasks that ask for no change, or only in some sessions"
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ class TapeProof:
         """Return the rows of a table, in the order of `HEAD`."""
         return [
             [
-                proof.kind,
+                describe_kind(proof.kind),
                 agreement.verdict,
                 *map(str, (agreement.sessions, agreement.settled, agreement.agreeing)),
                 str(agreement.tasks),
@@ -215,7 +213,9 @@ class TapeProof:
 
     def __str__(self) -> str:
         """Return why the replayed world decides, or not, and what helps."""
-        parts = [f"{proof.kind}: {proof.shortfall or 'proven'}" for proof in self.kinds]
+        parts = [
+            f"{describe_kind(proof.kind)}: {proof.shortfall or 'proven'}" for proof in self.kinds
+        ]
         text = ". ".join(parts)
         if len(self.proven) == len(self.kinds):
             return text

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_pipeline.evaluation.answer_scoring import values
+from agent_pipeline.evaluation.stored_kinds import UndecidedKind, describe_kind
 from agent_pipeline.evaluation.tape import (
     State,
     Step,
@@ -197,13 +198,13 @@ class ReplayedWorld:
         """
         call = f"{name}({exact})"
         if name in self._tape.reads:
-            return Unsettled("look-up not recorded", call)
+            return Unsettled(UndecidedKind.READ_NOT_RECORDED.value, call)
         if name not in self._schemas:
-            return Unsettled("unknown tool", call)
+            return Unsettled(UndecidedKind.UNKNOWN_TOOL.value, call)
         recorded = self._tape.results.get((name, arguments, self._progress.state), ())
         is_early = any(len(result.heard) > len(self._progress.heard) for result in recorded)
         is_suspect = is_early or not self._tape.is_write_of_good(name, exact)
-        return Unsettled("write not recorded", call, is_suspect)
+        return Unsettled(UndecidedKind.WRITE_NOT_RECORDED.value, call, is_suspect)
 
     def reply(self, answer: str) -> str | None:
         """Return the recorded user's reply to an equivalent answer.
@@ -224,7 +225,7 @@ class ReplayedWorld:
             progress.sources.append(sources[reply])
             return reply
         if not equivalent and any(turn.reply is not None for turn in here):
-            self._unsettled = Unsettled("answer to which no recorded user replied", answer)
+            self._unsettled = Unsettled(UndecidedKind.NO_REPLY.value, answer)
         return None
 
     def _is_equivalent(self, answer: str, turn: RecordedTurn) -> bool:
@@ -294,7 +295,7 @@ class ReplayedWorld:
         """Return why the task is not done, or why nobody knows."""
         verdict = self._judged()
         if self._unsettled:
-            return f"undecided: {self._unsettled.kind} ({self._unsettled.text})"
+            return f"undecided: {describe_kind(self._unsettled.kind)} ({self._unsettled.text})"
         return verdict.complaint or None
 
     def _judged(self) -> _Verdict:
@@ -310,32 +311,32 @@ class ReplayedWorld:
         progress = self._progress
         good = list(self._tape.good)
         if not good:
-            return self._leave_open("no good recording", "")
+            return self._leave_open(UndecidedKind.NO_GOOD_RECORDING, "")
         alike = [ending for ending in good if ending.state == progress.state]
         if not alike:
             recorded = {classify_text(ending.text) for ending in self._tape.endings}
             may_be_answered = classify_text(progress.answer) == "ask" and "ask" not in recorded
             if may_be_answered and self._task_tape.user_replies:
-                return self._leave_open("question that no recorded session asks", progress.answer)
+                return self._leave_open(UndecidedKind.QUESTION, progress.answer)
             return _Verdict(False, "no good session ends with these writes")
         if max(progress.calls.values(), default=0) >= max(
             MOST_REPEATED, *(ending.most_repeated + 1 for ending in good)
         ):
-            return self._leave_open("repeated call", progress.calls.most_common(1)[0][0])
+            return self._leave_open(
+                UndecidedKind.REPEATED_CALL, progress.calls.most_common(1)[0][0]
+            )
         for write, looked_up in progress.looked_up.items():
             before = [ending.looked_up.get(write, frozenset()) for ending in alike]
             if before and all(before) and not any(looked_up & reads for reads in before):
-                return self._leave_open(
-                    "write without the look-up that good sessions make first", write
-                )
+                return self._leave_open(UndecidedKind.NO_LOOK_UP, write)
         if not progress.answer.strip():
             return _Verdict(False, "no last answer")
         if not self._agrees([ending.text for ending in alike]):
-            return self._leave_open("other last answer", progress.answer)
+            return self._leave_open(UndecidedKind.OTHER_ANSWER, progress.answer)
         for ending in self._tape.endings:
             is_bad = ending.is_good is False and ending.state == progress.state
             if is_bad and self._agrees([ending.text]):
-                return self._leave_open("similar to a bad session, too", progress.answer)
+                return self._leave_open(UndecidedKind.LIKE_BAD, progress.answer)
         return _Verdict(True)
 
     def _agrees(self, texts: Sequence[str]) -> bool:
@@ -352,7 +353,7 @@ class ReplayedWorld:
             return bool(same_class)
         return set.intersection(*same_class) <= values([progress.answer])
 
-    def _leave_open(self, kind: str, text: str) -> _Verdict:
+    def _leave_open(self, kind: UndecidedKind, text: str) -> _Verdict:
         """Record why the tape cannot settle the episode."""
-        self._unsettled = Unsettled(kind, text)
+        self._unsettled = Unsettled(kind.value, text)
         return _Verdict(False)

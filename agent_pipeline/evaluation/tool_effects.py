@@ -35,11 +35,20 @@ the tool counts as one that writes. Once may be chance.
 """
 MIN_SHARE_CHANGING = 0.1
 """The same as a share of the tool's calls."""
-CHANGED_READ = "the same look-up had a different result after a call of this tool"
-READ_NAME = "its name says that it only reads"
-READ_DESCRIPTION = "its description says that it only reads"
+CHANGED_READ = "an equal look-up had another result after it"
+READ_NAME = "its name says that it looks something up"
+READ_DESCRIPTION = "its description says that it looks something up"
 UNKNOWN = "nothing shows that it only reads"
-DECLARED = "because of the setting reads"
+DECLARED = "by the setting reads"
+"""Reasons why a tool counts as reading or as writing. The tape stores these values, so they never
+change: a tape of an earlier version would count as one whose reads are not declared.
+"""
+_DESCRIPTIONS = {
+    CHANGED_READ: "the same look-up had a different result after a call of this tool",
+    READ_NAME: "its name says that it only reads",
+    READ_DESCRIPTION: "its description says that it only reads",
+    DECLARED: "because of the setting reads",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class ToolEffect:
     Attributes:
         tool: The name of the tool.
         writes: Whether the tool may change the world.
-        reason: Why.
+        reason: Why, as the tape stores it.
         calls: The number of recorded calls.
     """
 
@@ -57,6 +66,11 @@ class ToolEffect:
     writes: bool
     reason: str
     calls: int = 0
+
+    @property
+    def described_reason(self) -> str:
+        """Return the reason in words that reports show."""
+        return _DESCRIPTIONS.get(self.reason, self.reason)
 
 
 @dataclass

@@ -33,7 +33,7 @@ from agent_pipeline.judging.verdict_policy import Opinion
 from agent_pipeline.sessions.session import dump_canonical_json, hash_json
 from agent_pipeline.structs import decode_json
 
-TOO_LONG = "the session is too long for the prompt"
+TOO_LONG = "the session is too long to ask about"
 
 _MAX_REASON_CHARACTERS = 2000
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from agent_pipeline.evaluation.stored_kinds import describe_kind
 from agent_pipeline.promotion.decision import (
     SUSPECTED_HARM,
     Decision,
@@ -325,10 +326,10 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
             )
         case ReasonKind.TASKS_NOT_PLAYED:
             return (
-                f"{values.count} held-out tasks were not played ({reason.name}), so it is not "
-                "known whether the new model does harm in them, and only a person can promote "
-                "it: record and judge more sessions of such tasks, or run `agent-pipeline "
-                "promote`"
+                f"{values.count} held-out tasks were not played ({describe_kind(reason.name)}), so "
+                "it is not known whether the new model does harm in them, and only a person can "
+                "promote it: record and judge more sessions of such tasks, or run "
+                "`agent-pipeline promote`"
             )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (

@@ -8,6 +8,7 @@ use. The choice of the world is in `governance.played_world`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agent_pipeline.evaluation.stored_kinds import describe_kind
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import DECISION_PAGES, EXPORT
@@ -154,4 +155,4 @@ def _why_not_in_force(played: Artifact, deciding_world: DecidingWorld) -> str:
 
 def _describe_kinds(kinds: set[str]) -> str:
     """Return kinds of tasks, in words."""
-    return f"tasks of the kind {' and '.join(map(repr, sorted(kinds)))}" if kinds else "all tasks"
+    return " and ".join(describe_kind(kind) for kind in sorted(kinds)) or "all tasks"

@@ -194,12 +194,12 @@ def _describe_effects(agent: AgentReport) -> Iterator[str]:
     """
     by_reason: defaultdict[tuple[bool, str], list[str]] = defaultdict(list)
     for effect in agent.tool_effects:
-        by_reason[effect.writes, effect.reason].append(effect.tool)
+        by_reason[effect.writes, effect.described_reason].append(effect.tool)
     groups = sorted(by_reason.items())
     for index, ((writes, reason), tools) in enumerate(groups):
         word = "write" if writes else "read"
         yield from _wrap("" if index else "tools", f"{word}: {', '.join(tools)} ({reason})")
-    if any(reason != DECLARED for _, reason in by_reason):
+    if any(effect.reason != DECLARED for effect in agent.tool_effects):
         reads = [effect.tool for effect in agent.tool_effects if not effect.writes]
         line = f"reads = {json.dumps(reads, ensure_ascii=False)}"
         yield from _wrap("", f'correct and confirm it in [agents."{agent.partition}"]:')

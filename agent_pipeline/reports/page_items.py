@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from agent_pipeline.evaluation.stored_entries import SampleEntry, Transcript
+from agent_pipeline.evaluation.stored_kinds import describe_kind
 from agent_pipeline.reports.answers import (
     DiffPart,
     compare_texts,
@@ -299,7 +300,7 @@ def describe_episode(episode: Transcript) -> str:
     """Return the outcome of an episode: done, why it is not done, or why nobody knows it."""
     if unsettled := episode.get("unsettled"):
         suspicion = ", probably harmful" if unsettled["harm_suspected"] else ""
-        return f"undecided: {unsettled['kind']}{suspicion}"
+        return f"undecided: {describe_kind(unsettled['kind'])}{suspicion}"
     return "done" if episode["done"] else f"not done ({episode['complaint'] or episode['end']})"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agent_pipeline.evaluation.episodes import Episode
+from agent_pipeline.evaluation.stored_kinds import describe_kind
 from agent_pipeline.sessions.transcript import format_markdown_table
 
 MOST_LISTED = 20
@@ -74,7 +75,7 @@ def measure_replay(episodes: Sequence[Episode]) -> ReplayFigures | None:
         harm_unknown=sum(episode.wrong_changes is None for episode in episodes),
         first_deviations={
             episode.task_key: " ".join(
-                f"{episode.unsettled.kind}: {episode.unsettled.text}".split()
+                f"{describe_kind(episode.unsettled.kind)}: {episode.unsettled.text}".split()
             )[:MOST_CHARACTERS]
             for episode in reversed(undecided)
             if episode.unsettled
@@ -99,7 +100,7 @@ def replay_rows(figures: Sequence[ReplayFigures | None]) -> list[list[str]]:
     ]
     for kind in kinds:
         counts = [str(player.deviations.get(kind, 0)) if player else "–" for player in figures]
-        rows.append([f"undecided: {kind}", *counts])
+        rows.append([f"undecided: {describe_kind(kind)}", *counts])
     return rows
 
 

@@ -15,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
@@ -28,6 +29,30 @@ IsHeldOut = Callable[[Row], bool]
 """Function that returns whether a row must never be trained, because its task or its conversation
 is held out.
 """
+
+
+class BufferChange(StrEnum):
+    """What became of rows of the replay buffer. Counts have these keys, so they never change."""
+
+    NEW = "new"
+    EARLIER = "of earlier nights"
+    LOST_BY_STORE = "of earlier nights, gone from the store"
+    NOT_TRAINED = "removed: no longer a training row"
+    NOT_DRAWN = "removed: other rows have lower hashes"
+    HELD_OUT = "removed: held out"
+    JUDGED_BAD = "removed: judged bad under another id"
+
+
+_DESCRIPTIONS: dict[str, str] = {
+    BufferChange.LOST_BY_STORE: "of earlier nights, and no longer in the store",
+    BufferChange.NOT_TRAINED: "removed, because it is no longer a training row",
+    BufferChange.NOT_DRAWN: "removed, because the random sample chose other rows",
+}
+
+
+def describe_change(change: str) -> str:
+    """Return what became of rows of the replay buffer, in the words that the UI shows."""
+    return _DESCRIPTIONS.get(change, change)
 
 
 class ReplayRatioError(SettingsError):
@@ -245,19 +270,19 @@ def update_buffer(
         for session, row in earlier.items()
         if session in current or session not in in_store
     }
-    counts["removed, because it is no longer a training row"] = len(earlier) - len(now)
+    counts[BufferChange.NOT_TRAINED] = len(earlier) - len(now)
     now |= {session: current[session] for session in chosen}
     usable = [row for row in now.values() if not is_held_out(row)]
-    counts["removed: held out"] = len(now) - len(usable)
+    counts[BufferChange.HELD_OUT] = len(now) - len(usable)
     rows = keep_bottom_k(usable, size)
-    counts["removed, because the random sample chose other rows"] = len(usable) - len(rows)
+    counts[BufferChange.NOT_DRAWN] = len(usable) - len(rows)
     for row in rows:
         if row["session_id"] not in earlier:
-            counts["new"] += 1
+            counts[BufferChange.NEW] += 1
         elif row["session_id"] in in_store:
-            counts["of earlier nights"] += 1
+            counts[BufferChange.EARLIER] += 1
         else:
-            counts["of earlier nights, and no longer in the store"] += 1
+            counts[BufferChange.LOST_BY_STORE] += 1
     return UpdatedBuffer(rows, +counts)
 
 

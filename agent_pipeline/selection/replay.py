@@ -19,6 +19,7 @@ from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import (
+    BufferChange,
     IsHeldOut,
     ReplayDraw,
     Row,
@@ -151,7 +152,7 @@ def build_buffer(
         raise MissingRowsError(key, len(missing))
     is_held_out = make_held_out_test(lake, key, sizes)
     updated = update_buffer(before, current, chosen, in_store, is_held_out, size)
-    updated.counts["removed: judged bad under another id"] += len(judged_bad)
+    updated.counts[BufferChange.JUDGED_BAD] += len(judged_bad)
     return Buffer(
         table=lake.stage(BUFFER, key, to_batches(updated.rows, SFT), SFT),
         before=len(stored),

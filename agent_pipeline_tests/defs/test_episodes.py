@@ -17,7 +17,8 @@ from agent_pipeline.defs.exports import champion as champion_module
 from agent_pipeline.defs.models.episodes import episodes
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
-from agent_pipeline.evaluation.replay_proof import ACTING, MIN_TASKS, NOT_ACTING, NOT_RECORDED
+from agent_pipeline.evaluation.replay_proof import MIN_TASKS
+from agent_pipeline.evaluation.stored_kinds import ACTING, NOT_ACTING, NOT_RECORDED
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.governance.played_world import PlayedWorld, choose_world
 from agent_pipeline.keys import PartitionKey

@@ -14,11 +14,8 @@ from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE
 from agent_pipeline.evaluation import replay_proof
 from agent_pipeline.evaluation.episodes import play
 from agent_pipeline.evaluation.replay_proof import (
-    ACTING,
     MIN_TASKS,
     MOST_PER_TASK,
-    NOT_ACTING,
-    NOT_RECORDED,
     LeftOutSession,
     TapeProof,
     choose_rows,
@@ -29,6 +26,7 @@ from agent_pipeline.evaluation.replay_proof import (
     prove_tape,
     replay_left_out,
 )
+from agent_pipeline.evaluation.stored_kinds import ACTING, NOT_ACTING, NOT_RECORDED
 from agent_pipeline.evaluation.tape import Recording, SharedRead, TaskTape, add_tapes
 from agent_pipeline.evaluation.wording import QuestionTurn, find_exchanges, list_exchanged_words
 from agent_pipeline.sessions.session import Message

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agent_pipeline.evaluation.episodes import Episode, EpisodeReply, play
 from agent_pipeline.evaluation.replayed_world import ReplayedWorld
 from agent_pipeline.evaluation.scores import EpisodeScore, Scores
+from agent_pipeline.evaluation.stored_kinds import UndecidedKind
 from agent_pipeline.evaluation.tape import Recording, SharedRead, TaskTape
 from agent_pipeline.evaluation.worlds import (
     REPLAYED,
@@ -134,9 +135,7 @@ class TestUser:
         """A user who was asked for something else may say something else."""
         asked: Message = {"role": "assistant", "content": "What is your date of birth?"}
         episode = replay([ASKED[0], asked, *ASKED[2:]], ASKED)
-        assert episode.unsettled and episode.unsettled.kind == (
-            "answer to which no recorded user replied"
-        )
+        assert episode.unsettled and episode.unsettled.kind == (UndecidedKind.NO_REPLY)
 
     @pytest.mark.parametrize(("user_replies", "is_settled"), [(True, False), (False, True)])
     def test_question_that_nobody_asked(self, user_replies: bool, is_settled: bool) -> None:
@@ -163,15 +162,13 @@ def test_answer_where_it_must_not_act(answer: str, done: bool) -> None:
 def test_write_without_its_look_up() -> None:
     """Every good session looked first, so acting by luck is not settled."""
     episode = replay(say("Refund K1.", REFUND), say("Refund K1.", LOOK, REFUND))
-    assert episode.unsettled and episode.unsettled.kind == (
-        "write without the look-up that good sessions make first"
-    )
+    assert episode.unsettled and episode.unsettled.kind == (UndecidedKind.NO_LOOK_UP)
 
 
 def test_same_outcome_in_a_bad_session() -> None:
     """If a bad session ended alike, the recordings do not tell good from bad."""
     episode = replay(GOOD, GOOD, GOOD, verdicts=("acceptable", "unacceptable"))
-    assert episode.unsettled and episode.unsettled.kind == "similar to a bad session, too"
+    assert episode.unsettled and episode.unsettled.kind == UndecidedKind.LIKE_BAD
 
 
 class TestFreeText:
@@ -307,7 +304,10 @@ def test_last_words_of_the_user() -> None:
 
 
 def test_change_of_any_part_plays_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every module of the room that the world imports counts for its hash."""
+    """Every module of the room that the world imports counts for its hash, if it decides.
+
+    `stored_kinds` has only names, which never change, and their descriptions.
+    """
     module, *parts = map(import_module, (REPLAYED_WORLD.partition(":")[0], *REPLAYED_PARTS))
     imported = {
         node.module
@@ -315,7 +315,8 @@ def test_change_of_any_part_plays_again(monkeypatch: pytest.MonkeyPatch) -> None
         if isinstance(node, ast.ImportFrom)
     }
     room = {name for name in imported if name and name.startswith("agent_pipeline.evaluation.")}
-    assert room - {"agent_pipeline.evaluation.worlds"} <= set(REPLAYED_PARTS)
+    undeciding = {f"agent_pipeline.evaluation.{name}" for name in ("worlds", "stored_kinds")}
+    assert room - undeciding <= set(REPLAYED_PARTS)
     before = hash_world_source(REPLAYED)
     real = inspect.getsource
     monkeypatch.setattr(inspect, "getsource", lambda part: real(part) + "#" * (part is parts[0]))

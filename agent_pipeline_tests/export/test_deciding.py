@@ -17,7 +17,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport, ModelFigures
 from agent_pipeline.evaluation.model_comparison import compare_answers, measure_answers
-from agent_pipeline.evaluation.replay_proof import ACTING, NOT_ACTING
+from agent_pipeline.evaluation.stored_kinds import ACTING, NOT_ACTING, NOT_RECORDED, describe_kind
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.keys import PartitionKey
@@ -654,9 +654,7 @@ def test_harm_not_measured(lake: Lake, unmeasured: int, with_champion: bool) -> 
     assert champion_of(lake) == night.export.identity
 
 
-@pytest.mark.parametrize(
-    "not_played", [{}, {"tasks that ask for a change": 7, "no good recording": 1}]
-)
+@pytest.mark.parametrize("not_played", [{}, {ACTING: 7, NOT_RECORDED: 1}])
 def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
     """All played episodes are free of harm. Nobody knows what it does in the other tasks."""
     night = Night(lake, GOOD, played=False)
@@ -666,6 +664,7 @@ def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
     reasons = [reason for reason in decision.reasons if reason.kind == "tasks not played"]
     assert {reason.name: reason.candidate for reason in reasons} == not_played
     assert ("7 held-out tasks" in summarize(decision)) == bool(not_played)
+    assert (describe_kind(ACTING) in summarize(decision)) == bool(not_played)
     assert champion_of(lake) == (None if not_played else night.export.identity)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from agent_pipeline.cli.report import print_report
 from agent_pipeline.cli.traffic import make_rules
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.evaluation.replay_proof import ACTING, NOT_ACTING
+from agent_pipeline.evaluation.stored_kinds import ACTING, NOT_ACTING
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.gateway.traffic import Models, read_rules, write_traffic
 from agent_pipeline.governance.agent_status import read_agent_status

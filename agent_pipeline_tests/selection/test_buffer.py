@@ -191,7 +191,7 @@ def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
     assert counts == {
         "new": 2,
         "of earlier nights": 3,
-        ("of earlier nights, and no longer in the store"): 3,
+        "of earlier nights, gone from the store": 3,
     }
     assert night(second, list(range(3, 12)), [3, 4, 10, 11])[0] == second
 
@@ -206,10 +206,7 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
         f"s{session}",
         f"s{bad}",
     }
-    assert (
-        counts["removed: held out"] == 1
-        and counts["removed, because it is no longer a training row"] == 1
-    )
+    assert counts["removed: held out"] == 1 and counts["removed: no longer a training row"] == 1
     assert counts.total() == 6
 
 

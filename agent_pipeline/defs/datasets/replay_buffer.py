@@ -10,6 +10,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, check_result, version
 from agent_pipeline.redaction import Redactor
+from agent_pipeline.selection.buffer import describe_change
 from agent_pipeline.selection.replay import build_buffer, list_held_out_sessions
 
 
@@ -35,6 +36,7 @@ def replay_buffer(
         buffer = build_buffer(
             workspace.open_lake(), agent_key(context), size, settings.split_sizes, redactor
         )
+        changes = {describe_change(change): count for change, count in buffer.counts.items()}
         return dg.MaterializeResult(
             value=buffer.table,
             data_version=version(buffer.table.sha256),
@@ -43,7 +45,7 @@ def replay_buffer(
                 "rows_before": buffer.before,
                 "forgotten": buffer.forgotten,
                 "trained_on": buffer.trained,
-                "what_became_of_them": counts_table(buffer.counts, "row"),
+                "what_became_of_them": counts_table(changes, "row"),
                 "redacted_anew": counts_table(buffer.redacted, "kind"),
             },
         )

@@ -30,7 +30,12 @@ def tape(
             workspace.open_lake(), key, settings.split_sizes, settings.reads(key)
         )
         effects = [
-            [effect.tool, "writes" if effect.writes else "reads", effect.reason, str(effect.calls)]
+            [
+                effect.tool,
+                "writes" if effect.writes else "reads",
+                effect.described_reason,
+                str(effect.calls),
+            ]
             for effect in recorded.effects
         ]
         return dg.MaterializeResult(
