@@ -7,12 +7,13 @@ and reasons of a fixed list.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dagster as dg
 
 from agent_pipeline.datasets.multi_task import MIXED_TABLE as MULTI_TASK
+from agent_pipeline.datasets.rows import DatasetRow
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -22,7 +23,7 @@ from agent_pipeline.errors import counts_in_words
 from agent_pipeline.ingestion.derived import scan_derived
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import finds_in_files
-from agent_pipeline.redaction.surrogates import TEXTS, with_surrogates
+from agent_pipeline.redaction.surrogates import SHOWN, with_surrogates
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import dump_canonical_json
@@ -105,7 +106,8 @@ def _texts_check(asset: str, blocking: bool, description: str) -> dg.AssetChecks
             files = _files_in(artifact.path) if artifact else {}
             finds = finds_in_files(files, redactor)
             if finds and not blocking:
-                made_up = [*_texts_of_rows(workspace, context), *_texts_beside_models(files)]
+                rows = read_dataset_rows(lake, key, ("select", "test"))
+                made_up = [*texts_of_rows(rows), *_texts_beside_models(files)]
                 allowed = set(redactor.finds_in_texts(made_up))
                 finds = finds_in_files({name: files[name] for name in finds}, redactor, allowed)
         return _texts_result(asset, files, finds, blocking)
@@ -142,15 +144,14 @@ def _files_in(folder: Path) -> dict[str, Path]:
     }
 
 
-def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext) -> Iterator[str]:
-    """Yield the texts of the held-out rows as models read them.
+def texts_of_rows(rows: Iterable[DatasetRow]) -> Iterator[str]:
+    """Yield the texts of rows as models read them, including the tools.
 
     Their made-up values are not private.
     """
-    lake, key = workspace.open_lake(), agent_key(context)
-    for row in with_surrogates(read_dataset_rows(lake, key, ("select", "test"))):
+    for row in with_surrogates(rows):
         columns: Mapping[str, object] = row
-        yield dump_canonical_json([columns[name] for name in TEXTS if columns.get(name)])
+        yield dump_canonical_json([columns[name] for name in SHOWN if columns.get(name)])
 
 
 def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Redaction: secrets and personal data are replaced by pseudonyms before a session is written.
 
 A pseudonym such as `<EMAIL_1>` or `<API_KEY_2>` has the kind of the private value and a number.
-Values are numbered in the order in which they first appear in the tools and then in the messages. Within a session, a
-value always gets the same pseudonym, regardless of case and separators. So the address in a call's
-arguments still matches the address in its result. A JSON text stays valid JSON with the same
-layout; a private number in it becomes a string. Existing pseudonyms are left alone.
+Values are numbered in the order in which they first appear in the tools and then in the messages.
+Within a session, a value always gets the same pseudonym, regardless of case and separators. So the
+address in a call's arguments still matches the address in its result. A JSON text stays valid JSON
+with the same layout; a private number in it becomes a string. Existing pseudonyms are left alone.
 
 Redaction fails closed. If a detector cannot be loaded or raises an exception, a `RedactionError` is
 raised and the session is not handed on.

@@ -140,7 +140,7 @@ def _texts_of_gguf(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
             yield from _GgufMetadata(content).texts()
-    except (ValueError, struct.error, RecursionError, OSError):  # not a GGUF, or cut off
+    except (ValueError, RecursionError, OSError):  # not a GGUF, cut off, or damaged
         with path.open("rb") as opened:
             yield opened.read(_CHUNK).decode("utf-8", "replace")
 
@@ -155,8 +155,7 @@ class _GgufMetadata:
         content: The content of the file.
 
     Raises:
-        ValueError: The content is not a GGUF file, or it is cut off.
-        struct.error: The content is cut off.
+        ValueError: The content is not a GGUF file, it is cut off, or it is damaged.
     """
 
     def __init__(self, content: mmap) -> None:
@@ -187,9 +186,9 @@ class _GgufMetadata:
                 for _ in range(count):
                     yield from self._read_texts(kind_of_items)
             else:
-                self._position += count * self._size(kind_of_items)
+                self._read(count * self._size(kind_of_items))
         else:
-            self._position += self._size(kind)
+            self._read(self._size(kind))
 
     @staticmethod
     def _size(kind: int) -> int:
@@ -198,18 +197,25 @@ class _GgufMetadata:
         return _NUMBER_SIZES[kind]
 
     def _read_text(self) -> bytes:
-        length = self._read_number("Q")
-        start = self._position
-        self._position += length
-        if self._position > len(self._content):
-            raise ValueError("the file is cut off")
-        return self._content[start : self._position]
+        start, end = self._read(self._read_number("Q"))
+        return self._content[start:end]
 
     def _read_number(self, code: str) -> int:
         number: int
-        (number,) = struct.unpack_from(self._order + code, self._content, self._position)
-        self._position += struct.calcsize(code)
+        start, _ = self._read(struct.calcsize(code))
+        (number,) = struct.unpack_from(self._order + code, self._content, start)
         return number
+
+    def _read(self, size: int) -> tuple[int, int]:
+        """Move the position, and return the range [start, end) of the bytes that were passed.
+
+        A damaged file may give any size.
+        """
+        start, end = self._position, self._position + size
+        if end > len(self._content):
+            raise ValueError("the file is cut off")
+        self._position = end
+        return start, end
 
 
 def _metadata_of_safetensors(path: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agent_pipeline.redaction.kinds import PSEUDONYM
 from agent_pipeline.sessions.session import encode_tools, hash_json
+from agent_pipeline.structs import decode_json
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -86,24 +87,35 @@ escape.
 TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 """Columns that contain messages."""
 
+SHOWN = (*TEXTS, "tools")
+"""Columns whose texts models see. They get surrogates."""
+
 
 def with_surrogates(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows of a dataset with surrogates, as a model reads them.
 
     A pseudonym gets the same surrogate in all rows of a task. If the system prompt or the tools
-    contain the pseudonym, it gets the same surrogate in all rows with these prompts and tools. Relations are kept:
-    an address is built from its owner's names, and the last digits of a card match its made-up
-    number. A row without pseudonyms is yielded unchanged, as the same object.
+    contain the pseudonym, it gets the same surrogate in all rows with these prompts and tools.
+    Relations are kept: an address is built from its owner's names, and the last digits of a card
+    match its made-up number. A row without pseudonyms is yielded unchanged, as the same object.
+    Rows with the same prompts and tools share the list of their tools.
     """
+    show_tools = lru_cache(maxsize=256)(_show_tools)
     for row in rows:
         stored: Mapping[str, Any] = row
         texts = {name: stored[name] for name in TEXTS if stored.get(name)}
         messages_of_row = [message for messages in texts.values() for message in messages]
-        if stored.get("tools"):
-            texts["tools"] = stored["tools"]
-        frame = frame_of(messages_of_row, texts.get("tools", ()))
+        tools_text = _tools_text(stored.get("tools") or ())
+        frame = _join_frame(system_of(messages_of_row), tools_text)
         seen = {name: spoken(parts, stored["task_key"], frame) for name, parts in texts.items()}
+        if tools_text:
+            texts["tools"], seen["tools"] = stored["tools"], show_tools(tools_text, frame)
         yield row if seen == texts else cast(Row, {**stored, **seen})
+
+
+def _show_tools(tools_text: str, frame: str) -> list[Any]:
+    """Return tools with surrogates. Their pseudonyms are in the frame, so no task is needed."""
+    return spoken(decode_json(tools_text, list[Any]), "", frame)
 
 
 def surrogates_made_from(
@@ -115,7 +127,7 @@ def surrogates_made_from(
     shown = []
     for old, new in zip(stored, seen, strict=True):
         if new is not old:
-            names = (*TEXTS, "tools") if new.get("tools") != old.get("tools") else TEXTS
+            names = SHOWN if new.get("tools") != old.get("tools") else TEXTS
             shown.append({name: new[name] for name in names if name in new})
     return {"surrogates_sha256": hash_json(shown)} if shown else {}
 
@@ -132,8 +144,20 @@ def frame_of(messages: Iterable[Mapping[str, object]], tools: Sequence[object] =
 
     Tools without pseudonyms are left out.
     """
-    system, tools_text = system_of(messages), encode_tools(tools).decode()
-    return f"{system}\n{tools_text}" if PSEUDONYM.search(tools_text) else system
+    return _join_frame(system_of(messages), _tools_text(tools))
+
+
+def _tools_text(tools: Sequence[object]) -> str:
+    """Return the text of tools, or an empty text if they contain no pseudonym."""
+    encoded = encode_tools(tools) if tools else b""
+    if b"<" not in encoded:
+        return ""
+    tools_text = encoded.decode()
+    return tools_text if PSEUDONYM.search(tools_text) else ""
+
+
+def _join_frame(system: str, tools_text: str) -> str:
+    return f"{system}\n{tools_text}" if tools_text else system
 
 
 def spoken(messages: Sequence[Mapping[str, object]], task_key: str, frame: str) -> list[Any]:

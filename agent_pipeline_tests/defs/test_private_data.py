@@ -12,10 +12,12 @@ from agent_pipeline.defs.private_data import (
     TEXTS_CHECK,
     _texts_beside_models,
     _texts_result,
+    texts_of_rows,
 )
 from agent_pipeline.judging import MEASURES
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.files import finds_in_files
+from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline_tests.defs.conftest import Bench, checks
 from agent_pipeline_tests.defs.test_exports import KEY, Exports, made
@@ -96,3 +98,17 @@ def test_an_invented_address_in_a_page_is_a_warning(tmp_path: Path) -> None:
     check = _texts_result("evaluation", files, finds, blocks=False)
     assert not check.passed and PRIVATE not in str(check) and "report.html: 1 EMAIL" in str(check)
     assert check.severity == dg.AssetCheckSeverity.WARN
+
+
+def test_made_up_values_of_tools_are_no_find(tmp_path: Path) -> None:
+    """Only messages were allowed, so each log with an example card of a tool looked private."""
+    description = "Pay by card, for example <CARD_1>, <EMAIL_1> or <PHONE_1>."
+    tool = {"type": "function", "function": {"name": "pay", "description": description}}
+    row: Any = {"task_key": "t", "messages": [{"role": "user", "content": "?"}], "tools": [tool]}
+    redactor = Redactor(RedactionOptions())
+    [shown] = with_surrogates([row])
+    (tmp_path / "log.json").write_text(json.dumps(shown["tools"]), encoding="utf-8")
+    files = {"log.json": tmp_path / "log.json"}
+    allowed = set(redactor.finds_in_texts(texts_of_rows([row])))
+    assert finds_in_files(files, redactor)
+    assert not finds_in_files(files, redactor, allowed)

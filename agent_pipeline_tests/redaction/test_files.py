@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGUFEndian, GGUFReader, GGUFValueType, GGUFWriter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agent_pipeline.errors import PrivateDataError
@@ -116,6 +119,45 @@ def test_a_gguf_that_is_cut_off(tmp_path: Path, redactor: Redactor) -> None:
     for length in range(content.index(PRIVATE.encode()) + len(PRIVATE), len(content), 7):
         path.write_bytes(content[:length])
         assert finds_in_files({"a.gguf": path}, redactor), length
+
+
+@given(
+    position=st.floats(0, 1, exclude_max=True),
+    damage=st.sampled_from([b"\xff" * 8, b"\xff" * 4, (1 << 63).to_bytes(8, "little")])
+    | st.binary(min_size=1, max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_damage_stops_no_search(gguf_content: bytes, position: float, damage: bytes) -> None:
+    """A count of 2^63 raised an error that ended the scan. Any bytes may be damaged."""
+    start = int(position * len(gguf_content))
+    content = gguf_content[:start] + damage + gguf_content[start + len(damage) :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.gguf")
+        path.write_bytes(content)
+        assert all(isinstance(text, str) for text in texts_of_file(path))
+
+
+@pytest.mark.parametrize("count", [1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_damaged_count_of_an_array(gguf_content: bytes, tmp_path, redactor, count: int) -> None:
+    """The beginning of the file is searched as text, so the address in it is reported."""
+    start = gguf_content.index(b"numbers") + len(b"numbers") + 8
+    damaged = gguf_content[:start] + count.to_bytes(8, "little") + gguf_content[start + 8 :]
+    (tmp_path / "a.gguf").write_bytes(damaged)
+    assert finds_in_files({"a.gguf": tmp_path / "a.gguf"}, redactor)["a.gguf"]["EMAIL"]
+
+
+@pytest.fixture(scope="module")
+def gguf_content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small GGUF file with an address after an array of numbers."""
+    path = tmp_path_factory.mktemp("gguf") / "a.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_array("numbers", [1, 2, 3])
+    writer.add_array("general.tags", ["a", "b"])
+    writer.add_string("general.description", PRIVATE)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path.read_bytes()
 
 
 def test_a_damaged_gguf_is_searched_as_text(tmp_path, redactor):

@@ -225,3 +225,19 @@ def test_the_setting_decides_what_models_see(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_REDACTION__SURROGATES", str(asked).lower())
     params = common_params(load_settings(), PartitionKey("shop", "support"))
     assert (params.shown_to_models([row()]) != [row()]) is asked
+
+
+def example_tool(description: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "send_mail", "description": description}}
+
+
+@pytest.mark.parametrize("description", ["Send a mail to <EMAIL_1>.", "Send a mail, if a < b."])
+def test_equal_tools_are_one_object(description: str) -> None:
+    """Each row had a copy of its tools: a store of 2,000 rows took seven times the memory."""
+    stored = [row(f"t{n}") | {"tools": deepcopy([example_tool(description)])} for n in range(3)]
+    shown = seen(*stored)
+    if "EMAIL" in description:
+        assert all(each["tools"] is shown[0]["tools"] for each in shown)
+        assert not PSEUDONYM.search(json.dumps(shown))
+    else:
+        assert all(each["tools"] is old["tools"] for each, old in zip(shown, stored, strict=True))
