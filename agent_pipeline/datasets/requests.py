@@ -20,6 +20,7 @@ from agent_pipeline.sessions.prompt_patterns import (
     PromptPattern,
     count_alone,
     find_difference,
+    forget_values,
     learn_patterns,
     split_words,
 )
@@ -167,7 +168,7 @@ def describe_requests(rows: Iterable[DatasetRow]) -> TrainedRequests:
     sets: dict[str, ToolSet] = {}
     tools: dict[str, TrainedTool] = {}
     for request in requests:
-        name = hash_json(sorted(map(dump_canonical_json, request.tools)))
+        name = _name_tools(request.tools)
         count = sets[name].sessions + 1 if name in sets else 1
         sets[name] = ToolSet(count, list(request.tools))
         for tool in request.tools:
@@ -179,6 +180,50 @@ def describe_requests(rows: Iterable[DatasetRow]) -> TrainedRequests:
         tool_sets=sorted(sets.values(), key=lambda tool_set: -tool_set.sessions)[:MOST_TOOL_SETS],
         tools=tools,
     )
+
+
+def forget_rows(
+    requests: TrainedRequests, forgotten: int, remaining: Sequence[Request]
+) -> TrainedRequests | None:
+    """Return the requests of training rows without what only forgotten rows may have said.
+
+    The numbers of sessions and the time stay, because they describe the training.
+
+    Args:
+        requests: The requests of all rows.
+        forgotten: The number of forgotten rows.
+        remaining: The requests of the rows that are still known, the newest last.
+
+    Returns:
+        The requests, or `None` if no system prompt remains.
+    """
+    newest_first = dict.fromkeys(request.prompt for request in reversed(remaining))
+    words_by_prompt = {prompt: split_words(prompt) for prompt in reversed(newest_first)}
+    patterns = [forget_values(pattern, forgotten, words_by_prompt) for pattern in requests.prompts]
+    prompts = [pattern for pattern in patterns if pattern]
+    if not prompts:
+        return None
+    known_sets = {_name_tools(request.tools) for request in remaining}
+    known_tools = {tool["function"]["name"] for request in remaining for tool in request.tools}
+    return msgspec.structs.replace(
+        requests,
+        prompts=prompts,
+        tool_sets=[
+            tool_set
+            for tool_set in requests.tool_sets
+            if tool_set.sessions > forgotten or _name_tools(tool_set.tools) in known_sets
+        ],
+        tools={
+            name: tool
+            for name, tool in requests.tools.items()
+            if tool.sessions > forgotten or name in known_tools
+        },
+    )
+
+
+def _name_tools(tools: Sequence[Tool]) -> str:
+    """Return a hash of a set of tools. Their order does not count."""
+    return hash_json(sorted(map(dump_canonical_json, tools)))
 
 
 def _count_tool(tools: dict[str, TrainedTool], tool: Tool) -> None:

@@ -15,6 +15,7 @@ only when it is complete. The GGUF that was served before is deleted last. So a 
 one GGUF is complete, and `read_folder` notices a writer that was killed.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -299,7 +300,7 @@ def write_folder(
             "chat-template-file": folder / "chat_template.jinja",
         }
     else:
-        model = folder / f"{form.model.stem}-{short}.gguf"
+        model = folder / _name_served_model(export, form.model.name)
         files |= {model: form.model}
         section = {"model": model}
     section |= {"ctx-size": read_export_report(export).ollama.num_ctx}
@@ -307,21 +308,11 @@ def write_folder(
         _link(source, target)
     if form.lora:  # Ollama does not accept adapters
         (folder / MODELFILE).unlink(missing_ok=True)
-    else:
-        text = (
-            (export.path / MODELFILE)
-            .read_text(encoding="utf-8")
-            .replace(f"FROM ./{form.model.name}", f"FROM ./{model.name}", 1)
-        )
-        text += write_system_line(requests)
-        write_atomically(folder / MODELFILE, text.encode("utf-8"))
-    texts = {folder / name: text for name, text in make_request_files(key, requests).items()}
+    texts = {folder / name: text for name, text in _make_texts(key, export, requests).items()}
     for path, text in texts.items():
         write_atomically(path, text.encode("utf-8"))
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
     sources = files | {path: path for path in texts}
-    if not form.lora:
-        sources |= {folder / MODELFILE: folder / MODELFILE}
     checksums = {
         str(path.relative_to(root)): sha256_file(source) for path, source in sources.items()
     }
@@ -332,6 +323,73 @@ def write_folder(
         if path not in sources:
             path.unlink(missing_ok=True)
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
+
+
+def _name_served_model(export: Artifact, name: str) -> str:
+    """Return the name in the serving folder of an export's whole model."""
+    return f"{Path(name).stem}-{export.identity[:16]}.gguf"
+
+
+def _make_texts(
+    key: PartitionKey, export: Artifact, requests: TrainedRequests | None
+) -> dict[str, str]:
+    """Return the texts that are served with an export, by file name."""
+    texts = make_request_files(key, requests)
+    name = read_export_report(export).ollama.gguf
+    if name != ADAPTER:
+        modelfile = (export.path / MODELFILE).read_text(encoding="utf-8")
+        served = f"FROM ./{_name_served_model(export, name)}"
+        modelfile = modelfile.replace(f"FROM ./{name}", served, 1)
+        texts[MODELFILE] = modelfile + write_system_line(requests)
+    return texts
+
+
+def rewrite_texts(
+    lake: Lake, key: PartitionKey, export: Artifact, requests: TrainedRequests | None
+) -> list[Path]:
+    """Write the texts of a served export again if they differ from the record of its training.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        export: The export. If the folder serves another export, nothing is written.
+        requests: The requests that the model was trained for; None if they are not recorded.
+
+    Returns:
+        The files that changed or were deleted.
+
+    Raises:
+        DataError: The report of the export cannot be read.
+    """
+    root, folder = serving_root(lake), partition_folder(lake, key)
+    record = _read_record(folder)
+    if record is None or export.identity[:16] not in record.section:
+        return []
+    contents = {
+        folder / name: text.encode("utf-8")
+        for name, text in _make_texts(key, export, requests).items()
+    }
+    checksums = record.files | {
+        str(path.relative_to(root)): hashlib.sha256(content).hexdigest()
+        for path, content in contents.items()
+    }
+    stale = [folder / name for name in REQUEST_FILES if folder / name not in contents]
+    for path in stale:
+        checksums.pop(str(path.relative_to(root)), None)
+    stale = [path for path in stale if path.exists()]
+    changed = [
+        path
+        for path, content in contents.items()
+        if not path.exists() or path.read_bytes() != content
+    ]
+    for path in changed:
+        write_atomically(path, contents[path])
+    for path in stale:
+        path.unlink()
+    if checksums != record.files:
+        new_record = ServedFiles.of(record.section, checksums)
+        write_atomically(folder / RECORD, msgspec.json.encode(new_record))
+    return [*changed, *stale]
 
 
 _LINKING = re.compile(r"\..+-[0-9a-f]{8}")

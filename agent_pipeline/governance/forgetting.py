@@ -22,9 +22,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -35,7 +36,14 @@ from upath import UPath
 
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, remove_tasks
 from agent_pipeline.datasets.publishing import PUBLICATIONS, read_publication, republish, unpublish
-from agent_pipeline.datasets.requests import REQUESTS_FILE, TrainedRequests
+from agent_pipeline.datasets.requests import (
+    REQUESTS_FILE,
+    Request,
+    TrainedRequests,
+    forget_rows,
+    read_request,
+)
+from agent_pipeline.datasets.sft_tables import SFT_TABLE
 from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.evaluation.base_measurements import BASE_MEASUREMENTS
 from agent_pipeline.governance.lineage import (
@@ -54,14 +62,24 @@ from agent_pipeline.governance.lineage import (
     sessions_in,
 )
 from agent_pipeline.governance.scanning import found_in
-from agent_pipeline.ingestion.block_list import FORGOTTEN_TABLE, BlockList, make_alias
+from agent_pipeline.ingestion.block_list import (
+    ALIAS_PREFIX,
+    FORGOTTEN_TABLE,
+    BlockList,
+    make_alias,
+)
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.llm_client import AnswerCache
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import rewrite_served_texts
+from agent_pipeline.selection.tables import BUFFER
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
-from agent_pipeline.storage.artifacts import FileEntry, Manifest, manifest_text, with_checksum
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.tables import read_batches, to_rows
+from agent_pipeline.storage.artifacts import Manifest, manifest_text, with_checksum
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 from agent_pipeline.structs import decode_json
+from agent_pipeline.training.chain import name_adapter_asset
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN_TABLE)
 """Tables that the next run rebuilds."""
@@ -217,6 +235,20 @@ def forget_sessions(
         return report
 
 
+class _KnownRequest(NamedTuple):
+    """The request of a row that the lake still has.
+
+    Attributes:
+        created_at: The time at which the session began.
+        session_id: The session of the row.
+        request: The request.
+    """
+
+    created_at: datetime | None
+    session_id: str
+    request: Request
+
+
 class _Removal:
     """The removal of sessions, file by file."""
 
@@ -227,6 +259,7 @@ class _Removal:
         self.report = Forgotten(
             session_ids=ids, aliases=list(self._aliases.values()), partitions=[]
         )
+        self._known_requests: dict[PartitionKey | None, list[_KnownRequest]] = {}
         self.list_files()
 
     def describe(self) -> str:
@@ -315,8 +348,10 @@ class _Removal:
             if file.asset in _CACHES and file.key in survey.partitions:
                 self._delete(file.path)
         self._delete_unfinished()
+        trained_keys = set()
         for file, manifest in self.lake.manifests(self._files):
-            self._scrub_model(file, manifest)
+            if self._scrub_model(file, manifest) and file.asset == name_adapter_asset("sft"):
+                trained_keys.add(file.key)
         self._delete_unrecorded_copies()
         for file in self.tables():
             if file.asset == LEDGER_TABLE:
@@ -329,6 +364,9 @@ class _Removal:
         for file in self.tables():
             if file.asset == "sessions":
                 self._scrub_table(file)
+        for key in trained_keys:
+            if key is not None:
+                self._rewrite_served_texts(key)
 
     # Tables
 
@@ -517,19 +555,18 @@ class _Removal:
                 ) from error
             self.report.changes.append(Change(path=str(folder), deleted=True))
 
-    def _scrub_model(self, file: LakeFile, manifest: Manifest) -> None:
-        """Remove the sessions from the files of an artifact.
+    def _scrub_model(self, file: LakeFile, manifest: Manifest) -> bool:
+        """Remove the sessions from the files of an artifact. Return whether it was made from them.
 
         A measurement of the base model is deleted as a whole. Of any other artifact, transcripts,
-        pages, logs and a record of differing system prompts are deleted first. The manifest is
-        replaced before the JSON files, so that a repeated call finds the files that a killed call
-        did not replace.
+        pages and logs are deleted first. The manifest is replaced before the JSON files, so that a
+        repeated call finds the files that a killed call did not replace.
         """
         if not any(self._names & set(ids) for ids in sessions_in(manifest).values()):
-            return
+            return False
         if file.asset == BASE_MEASUREMENTS:
             self._delete_artifact(file)
-            return
+            return True
         # A kill after the last file was replaced must not leave the copy on this machine.
         self.lake.drop_copy(file, manifest["identity"])
         folder = file.path.parent
@@ -542,24 +579,107 @@ class _Removal:
             ]
         files: dict[str, bytes] = {}
         for name, entry in manifest["files"].items():
-            if name.endswith(_TRANSCRIPTS) or (
-                name == REQUESTS_FILE and _has_values_of_sessions(folder / name)
-            ):
+            path = folder / name
+            if name.endswith(_TRANSCRIPTS) or (name == REQUESTS_FILE and not path.exists()):
                 del scrubbed["files"][name]
-                if (folder / name).exists():
-                    self._delete(folder / name)
-            elif name.endswith(".json") and (folder / name).exists():
-                content = self._scrub_json_file(folder / name, entry)
-                if content is not None:
-                    files[name] = content
-                    sha256 = hashlib.sha256(content).hexdigest()
-                    scrubbed["files"][name] = {"sha256": sha256, "bytes": len(content)}
+                if path.exists():
+                    self._delete(path)
+                continue
+            if not name.endswith(".json") or not path.exists():
+                continue
+            old_content = path.read_bytes()
+            if name == REQUESTS_FILE:
+                content = self._scrub_requests(old_content, file.key, manifest)
+            else:
+                content = self._scrub_json(old_content)
+            # A killed call replaced the manifest, and not yet the file.
+            contents = [old_content] if content is None else [old_content, content]
+            is_sound = entry["sha256"] in {hashlib.sha256(text).hexdigest() for text in contents}
+            if content is None or not is_sound:
+                # A damaged file may hold a session under a damaged id. Its entry stays in the
+                # manifest, because a new checksum would make damage look sound.
+                self._delete(path)
+                if name == REQUESTS_FILE and is_sound:
+                    del scrubbed["files"][name]
+            elif content != old_content:
+                files[name] = content
+                sha256 = hashlib.sha256(content).hexdigest()
+                scrubbed["files"][name] = {"sha256": sha256, "bytes": len(content)}
         if scrubbed == manifest and not files:
-            return
+            return True
         text = manifest_text(with_checksum(scrubbed)).encode()
         for name, content in ((MANIFEST, text), *sorted(files.items())):
             self.lake.replace(folder / name, [content])
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
+        return True
+
+    def _scrub_requests(
+        self, content: bytes, key: PartitionKey | None, manifest: Manifest
+    ) -> bytes | None:
+        """Return an adapter's record of its requests without what only the sessions may have said.
+
+        Without the record, nobody would notice that the agent's requests changed.
+
+        Args:
+            content: The record.
+            key: The partition of the adapter.
+            manifest: The manifest of the adapter, which names its sessions.
+
+        Returns:
+            The record, or `None` if it cannot be read or nothing of it may stay.
+        """
+        try:
+            requests = decode_json(content, TrainedRequests)
+        except msgspec.MsgspecError:
+            return None
+        session_ids = set(manifest["made_from"].get("sessions", []))
+        # A session may have several rows. Its rows are not counted after it was forgotten.
+        row_ids = map(self._rename_row, manifest["report"].get("row_ids", []))
+        forgotten_rows = sum(row_id.startswith(ALIAS_PREFIX) for row_id in row_ids)
+        forgotten_ids = {
+            name for name in session_ids if name in self._names or name.startswith(ALIAS_PREFIX)
+        }
+        if not forgotten_ids:
+            return content
+        remaining = [
+            known.request
+            for known in self._read_known_requests(key)
+            if known.session_id in session_ids - forgotten_ids
+        ]
+        kept = forget_rows(requests, max(forgotten_rows, len(forgotten_ids)), remaining)
+        if kept is None:
+            return None
+        return content if kept == requests else msgspec.json.encode(kept)
+
+    def _read_known_requests(self, key: PartitionKey | None) -> list[_KnownRequest]:
+        """Return the requests of the training rows in a partition's tables, the newest last."""
+        if key in self._known_requests:
+            return self._known_requests[key]
+        columns = ["session_id", "created_at", "messages", "tools"]
+        requests: dict[str, Request] = {}
+        rows = []
+        for file in self.tables():
+            if file.asset not in (SFT_TABLE, BUFFER) or file.key != key:
+                continue
+            table = self._open(file)
+            if not set(columns) <= set(table.schema_arrow.names):
+                continue
+            for row in to_rows(read_batches(table, columns)):
+                request = read_request(row["messages"], row["tools"] or [])
+                # Most rows have the same request, which memory holds once.
+                request = requests.setdefault(hash_json(request), request)
+                rows.append(_KnownRequest(row["created_at"], row["session_id"], request))
+        oldest = datetime.min.replace(tzinfo=UTC)
+        rows.sort(key=lambda row: (row.created_at or oldest, row.session_id))
+        self._known_requests[key] = rows
+        return rows
+
+    def _rewrite_served_texts(self, key: PartitionKey) -> None:
+        """Write the texts of a served model again if its record of requests has changed."""
+        for path in rewrite_served_texts(self.lake, key):
+            is_there = path.exists()
+            change = Change(path=str(path), rebuilt=is_there, deleted=not is_there)
+            self.report.changes.append(change)
 
     def _delete_artifact(self, file: LakeFile) -> None:
         """Delete an artifact that the next run makes again without the sessions."""
@@ -570,27 +690,16 @@ class _Removal:
                 self.lake.complete_deletion(deletion)
         self.report.changes.append(Change(path=str(folder), deleted=True))
 
-    def _scrub_json_file(self, path: UPath, entry: FileEntry) -> bytes | None:
-        """Return the new content of a JSON file of an artifact, or `None` if it does not change.
-
-        A damaged file may hold a session under a damaged id, so it is deleted. Its entry stays in
-        the manifest, so that the artifact stays damaged. A new checksum would make damage look
-        sound.
-        """
-        old_content = path.read_bytes()
+    def _scrub_json(self, content: bytes) -> bytes | None:
+        """Return the new content of a JSON file of an artifact, or `None` if it is damaged."""
         try:
-            value = json.loads(old_content)
+            value = json.loads(content)
         except ValueError:
-            self._delete(path)
             return None
         scrubbed = self._scrub(value)
-        new_content = f"{json.dumps(scrubbed, indent=1, ensure_ascii=False)}\n".encode()
-        # A killed call replaced the manifest, and not yet the file.
-        sound = {hashlib.sha256(content).hexdigest() for content in (old_content, new_content)}
-        if entry["sha256"] not in sound:
-            self._delete(path)
-            return None
-        return new_content if scrubbed != value else None
+        if scrubbed == value:
+            return content
+        return f"{json.dumps(scrubbed, indent=1, ensure_ascii=False)}\n".encode()
 
     def _scrub(self, value: object, name: str = "") -> Any:
         """Return a JSON value without the objects that belong to the sessions.
@@ -630,19 +739,6 @@ class _Removal:
                 return self._aliases[session_id] + row_id[end:]
             end = row_id.rfind("#", 0, end)
         return row_id
-
-
-def _has_values_of_sessions(path: UPath) -> bool:
-    """Return whether a record of system prompts may hold what only one session's prompt said.
-
-    A prompt may name the customer of its session. A prompt that is the same in several sessions
-    does not.
-    """
-    try:
-        requests = decode_json(path.read_bytes(), TrainedRequests)
-    except (OSError, msgspec.MsgspecError):
-        return True
-    return any(pattern.parts or pattern.sessions < 2 for pattern in requests.prompts)
 
 
 def _is_one_of(column: pa.ChunkedArray, ids: Sequence[str]) -> pa.ChunkedArray:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.request_files import (
     find_fixed_prompt,
@@ -23,6 +23,7 @@ from agent_pipeline.export.serving_folder import (
     partition_folder,
     read_folder,
     reload_preset,
+    rewrite_texts,
     write_folder,
 )
 from agent_pipeline.gateway.traffic import follow_champion, pause_champion
@@ -184,6 +185,27 @@ def serve(
         messages += [message] if message else []
     objections = unfit(lake, key, champion, deciding_world) if champion else []
     return Serving(artifact, champion, folder, objections, messages)
+
+
+def rewrite_served_texts(lake: Lake, key: PartitionKey) -> list[Path]:
+    """Write the texts of a served champion again if the record of its training has changed.
+
+    If the adapter of the champion is damaged, the files that show its requests are deleted.
+
+    Return the files that changed or were deleted.
+
+    Raises:
+        DataError: The report of the champion cannot be read.
+    """
+    with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
+        champion = lake.champion(EXPORT, key)
+        if champion is None:
+            return []
+        try:
+            adapters = find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+        except DamageError:
+            adapters = []
+        return rewrite_texts(lake, key, champion, read_trained_requests(adapters))
 
 
 def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:

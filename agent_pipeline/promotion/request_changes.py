@@ -46,6 +46,8 @@ class RequestComparison(msgspec.Struct, frozen=True):
         sessions: The number of compared sessions.
         changes: The changes.
         problem: The reason why nothing was compared; empty if something was compared.
+        is_recorded: Whether the adapter has the record of its requests. Without the record, a
+            change of the requests is never noticed.
     """
 
     model: str
@@ -53,6 +55,7 @@ class RequestComparison(msgspec.Struct, frozen=True):
     sessions: int = 0
     changes: list[RequestChange] = []
     problem: str = ""
+    is_recorded: bool = True
 
     @property
     def major_changes(self) -> list[RequestChange]:
@@ -106,18 +109,22 @@ def find_latest_adapter(lake: Lake, key: PartitionKey) -> Artifact | None:
         return None
 
 
-def find_untrained_changes(lake: Lake, key: PartitionKey) -> list[RequestChange]:
-    """Return the major changes since the latest training. Another training can teach them.
+def compare_latest_adapter(lake: Lake, key: PartitionKey) -> RequestComparison | None:
+    """Compare the newest sessions with the latest training, or return `None` without a training.
+
+    Another training can teach the major changes.
 
     Raises:
         DataError: A table is damaged, or an older version wrote it.
     """
     adapter = find_latest_adapter(lake, key)
-    return compare_adapters(lake, key, "candidate", [adapter]).major_changes if adapter else []
+    return compare_adapters(lake, key, "candidate", [adapter]) if adapter else None
 
 
 def describe_changes(lake: Lake, key: PartitionKey) -> list[str]:
     """Return a sentence for each model whose agent asks something else than in training.
+
+    A model without a record of its requests has a sentence, too.
 
     Raises:
         DataError: A table is damaged, or an older version wrote it.
@@ -125,7 +132,7 @@ def describe_changes(lake: Lake, key: PartitionKey) -> list[str]:
     return [
         f"Since the {comparison.model} was trained: {comparison}."
         for comparison in compare_models(lake, key)
-        if comparison.changes
+        if comparison.changes or not comparison.is_recorded
     ]
 
 
@@ -147,7 +154,7 @@ def compare_adapters(
     identity = adapters[0].identity if adapters else ""
     if trained is None:
         problem = "the adapter does not record its requests: train it again"
-        return RequestComparison(model, identity, problem=problem)
+        return RequestComparison(model, identity, problem=problem, is_recorded=False)
     if trained.until is None:
         problem = "the trained sessions have no time"
         return RequestComparison(model, identity, problem=problem)

@@ -11,7 +11,7 @@ words counts as one word, so that the day and the month vary together.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -123,6 +123,64 @@ def learn_patterns(prompts: Sequence[str]) -> list[PromptPattern]:
             break
     patterns = [_make_pattern(group, words_by_prompt) for group in groups]
     return sorted(patterns, key=lambda pattern: (-pattern.sessions, pattern.text))
+
+
+def forget_values(
+    pattern: PromptPattern, forgotten: int, words_by_prompt: Mapping[str, Sequence[str]]
+) -> PromptPattern | None:
+    """Return a pattern without what only forgotten sessions may have said.
+
+    A value stays if a remaining prompt has it in the same part. If no remaining prompt has the
+    pattern's text, the newest remaining prompt that fits replaces the text.
+
+    Args:
+        pattern: The pattern.
+        forgotten: The number of forgotten sessions among those of all patterns.
+        words_by_prompt: The prompts of the remaining sessions, the newest last, with their words.
+
+    Returns:
+        The pattern, or `None` if the constant words may be those of a forgotten session alone.
+    """
+    known: list[set[str]] = [set() for _ in pattern.parts]
+    fitting: list[str] = []
+    is_shared = pattern.sessions > forgotten
+    for prompt, words in words_by_prompt.items():
+        values = pattern.find_values(words)
+        if values is None:
+            continue
+        is_shared = True
+        for texts, value in zip(known, values, strict=True):
+            texts.add(" ".join(value))
+        if pattern.fits(words):
+            fitting.append(prompt)
+    if not is_shared:
+        return None
+    parts = [
+        msgspec.structs.replace(
+            part, values=[value for value in part.values if not value or value in texts]
+        )
+        for part, texts in zip(pattern.parts, known, strict=True)
+    ]
+    text = pattern.text
+    if parts and text not in fitting:
+        text = fitting[-1] if fitting else _blank_values(pattern)
+    return msgspec.structs.replace(pattern, parts=parts, text=text)
+
+
+def _blank_values(pattern: PromptPattern) -> str:
+    """Return the text of a pattern with `…` instead of the value of each part."""
+    values = pattern.find_values(split_words(pattern.text))
+    if values is None:
+        return " … ".join(" ".join(block) for block in pattern.blocks)
+    tokens = list(_TOKEN.finditer(pattern.text))
+    text, position, end = "", 0, 0
+    for block, value in zip(pattern.blocks, values, strict=False):
+        position += len(block)
+        if value:
+            text += f"{pattern.text[end : tokens[position].start()]}…"
+            position += len(value)
+            end = tokens[position - 1].end()
+    return text + pattern.text[end:]
 
 
 def count_alone(sizes: Iterator[int] | Sequence[int]) -> int:

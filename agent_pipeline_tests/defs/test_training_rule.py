@@ -81,6 +81,15 @@ def test_a_night_trains_when_enough_is_new_and_a_person_always_does(
     assert night(**{SETTINGS_VERSION_TAG: "third", NIGHT_ENDS_TAG: ended}) == (False, LATE)
 
 
+def find_check(result: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
+    (check,) = (
+        check
+        for check in result.get_asset_check_evaluations()
+        if check.check_name == "champion_sees_what_it_was_trained_for"
+    )
+    return check
+
+
 def test_a_night_trains_for_one_session_if_the_agent_asks_something_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +100,10 @@ def test_a_night_trains_for_one_session_if_the_agent_asks_something_else(
     began = datetime(2001, 1, 1, tzinfo=UTC)
     row = {"session_id": "a", "created_at": began, "tools": [], "messages": [message]}
     requests = msgspec.json.encode(describe_requests([row] * 9))
+    artifact(bench.lake, "sft_adapter", KEY, {"version": "old"}, {"weights": "w"})
+    unrecorded = find_check(bench.run(AGENT, *ASSETS, tags=TAGS))
+    assert not unrecorded.passed and unrecorded.severity == dg.AssetCheckSeverity.WARN
+    assert "does not record its requests" in unrecorded.description
     artifact(bench.lake, "sft_adapter", KEY, {}, {REQUESTS_FILE: requests})
     assert "trained_sessions" not in made(bench.run(AGENT, *ASSETS, tags=TAGS)), "nothing is new"
     rows = bench.lake.open("curated_sessions", KEY).read(["session_id", "kept"]).to_pylist()
@@ -103,11 +116,7 @@ def test_a_night_trains_for_one_session_if_the_agent_asks_something_else(
         )
     result = bench.run(AGENT, *ASSETS, tags=TAGS)
     assert "sft_coreset" in made(result)
-    (check,) = (
-        check
-        for check in result.get_asset_check_evaluations()
-        if check.check_name == "champion_sees_what_it_was_trained_for"
-    )
+    check = find_check(result)
     assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
     assert "the system prompt changed" in check.description
 

@@ -11,9 +11,9 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote
 from agent_pipeline.promotion.request_changes import (
     MOST_NEWEST,
+    compare_latest_adapter,
     compare_models,
     describe_changes,
-    find_untrained_changes,
     read_newest_requests,
 )
 from agent_pipeline.selection.training_rule import (
@@ -74,11 +74,12 @@ def test_the_champion_and_a_newer_model_are_compared(lake):
     curate(lake, [30] * 10 + [14] * 10)
     (old,) = compare_models(lake, KEY)
     assert (old.model, old.sessions, len(old.major_changes)) == ("champion", 10, 1)
-    assert find_untrained_changes(lake, KEY) == old.changes
+    latest = compare_latest_adapter(lake, KEY)
+    assert latest and latest.major_changes == old.changes
     train(lake, [30] * 10 + [14] * 5)
     old, new = compare_models(lake, KEY)
     assert old.major_changes and (new.model, new.sessions, new.changes) == ("candidate", 5, [])
-    assert find_untrained_changes(lake, KEY) == []
+    assert compare_latest_adapter(lake, KEY) == new
     assert describe_changes(lake, KEY) == [
         "Since the champion was trained: the system prompt changed (10 sessions), of the 10 newest."
     ]
@@ -103,14 +104,19 @@ def test_sessions_that_are_broken_do_not_count(lake):
 
 @pytest.mark.parametrize(("trained", "problem"), [(True, "no session"), (False, "does not record")])
 def test_what_cannot_be_compared_is_said_and_is_no_change(lake, trained, problem):
+    """Without a record, no change is ever noticed, so the status names the model."""
     champion(lake, train(lake, [30] * 10, recorded=trained))
-    assert [problem in str(comparison) for comparison in compare_models(lake, KEY)] == [True]
-    assert not find_untrained_changes(lake, KEY) and not describe_changes(lake, KEY)
+    (comparison,) = compare_models(lake, KEY)
+    assert problem in str(comparison) and not comparison.changes
+    assert comparison.is_recorded == trained
+    assert [problem in sentence for sentence in describe_changes(lake, KEY)] == [True] * (
+        not trained
+    )
 
 
 def test_without_a_model_there_is_nothing_to_compare(lake):
     curate(lake, [30])
-    assert compare_models(lake, KEY) == [] and find_untrained_changes(lake, KEY) == []
+    assert compare_models(lake, KEY) == [] and compare_latest_adapter(lake, KEY) is None
 
 
 @pytest.mark.parametrize(("new", "changes", "trains"), [(1, ["x"], True), (1, [], False)])

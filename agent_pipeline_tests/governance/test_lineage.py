@@ -23,7 +23,6 @@ from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, read_ledger, record_tasks
 from agent_pipeline.datasets.preferences import PREFERENCES, pair_sessions
 from agent_pipeline.datasets.publishing import hash_tables, publish
-from agent_pipeline.datasets.requests import REQUESTS_FILE, describe_requests
 from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE, read_sft_columns
 from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
@@ -49,7 +48,6 @@ from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.llm_client import AnswerCache, Endpoint, LlmClient, SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.request_changes import read_trained_requests
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.sessions.session import Session, hash_json
@@ -710,28 +708,6 @@ def test_the_transcripts_of_episodes_are_deleted_and_their_figures_stay(lake: La
         and after.manifest["files"] == {}
     )
     assert after.manifest["report"] == {"players": {}} and not list(after.path.glob("episodes*"))
-
-
-@pytest.mark.parametrize(
-    ("customers", "is_kept"),
-    [(["Ana Lopez", "Bo Li"], False), (["Ana Lopez"], False), (["everybody", "everybody"], True)],
-)
-def test_system_prompts_with_a_customer(lake: Lake, customers: list[str], is_kept: bool) -> None:
-    """An adapter records the system prompts of its rows, which may name the forgotten customer."""
-    rows: list[Any] = [
-        {"messages": [{"role": "system", "content": f"You help {name} with their orders today."}]}
-        for name in customers
-    ]
-    trained, _ = trained_and_measured(lake)
-    adapter = lake.latest("sft_adapter", KEY)
-    made_from = adapter.manifest["made_from"] | {"config": {"lora_r": 8}}
-    requests = msgspec.json.encode(describe_requests(rows)).decode()
-    build(lake, KEY, "sft_adapter", made_from, {REQUESTS_FILE: requests})
-    forget(lake, trained)
-    after = lake.latest("sft_adapter", KEY)
-    assert (REQUESTS_FILE in after.manifest["files"]) is is_kept
-    assert (after.path / REQUESTS_FILE).exists() is is_kept
-    assert (read_trained_requests([after]) is not None) is is_kept
 
 
 def test_reading_the_store_again_does_not_bring_it_back(lake: Lake) -> None:

@@ -20,7 +20,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.promotion.request_changes import find_untrained_changes
+from agent_pipeline.promotion.request_changes import compare_latest_adapter
 from agent_pipeline.selection.training_rule import TrainingRule, Waiting, stage_trained_sessions
 from agent_pipeline.training.chain import find_session_uses
 
@@ -46,8 +46,14 @@ def trained_sessions(
         key, last, lake = agent_key(context), _last_training(context), workspace.open_lake()
         rule = _rule(context, workspace.settings(), last is not None)
         if rule and rule.needed > 1:
-            changes = tuple(map(str, find_untrained_changes(lake, key)))
-            rule = replace(rule, changed_requests=changes)
+            comparison = compare_latest_adapter(lake, key)
+            if comparison:
+                changes = tuple(map(str, comparison.major_changes))
+                rule = replace(rule, changed_requests=changes)
+                if not comparison.is_recorded:
+                    context.log.warning(
+                        f"Whether the system prompt or tools of {key} changed is {comparison}."
+                    )
         staged = stage_trained_sessions(lake, key, rule)
         if isinstance(staged, Waiting):
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}

@@ -454,7 +454,8 @@ def champion_sees_what_it_was_trained_for(
     champion was trained on. If there is no champion, the latest model is checked. Parts of the
     prompt that varied in training, such as dates and names, may differ. If the check fails, the
     next nightly run trains again. Do not let the champion act unattended until a new model is
-    promoted.
+    promoted. The check also fails if the model has no record of its system prompts and tools. Then
+    train the agent again.
     """
     with user_errors():
         comparisons = compare_models(workspace.open_lake(), agent_key(context))
@@ -467,7 +468,7 @@ def champion_sees_what_it_was_trained_for(
         for change in comparison.changes
     ]
     return check_result(
-        not first.major_changes,
+        first.is_recorded and not first.major_changes,
         "; ".join(f"{comparison.model}: {comparison}" for comparison in comparisons),
         {
             "sessions": first.sessions,

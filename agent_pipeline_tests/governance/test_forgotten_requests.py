@@ -1,0 +1,158 @@
+"""The record of system prompts and tools after sessions of the training were forgotten."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.datasets.requests import (
+    REQUESTS_FILE,
+    Request,
+    TrainedRequests,
+    compare_requests,
+    describe_requests,
+    forget_rows,
+    read_request,
+)
+from agent_pipeline.governance.forgetting import forget_sessions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import promote, serve_champion, serving_difference
+from agent_pipeline.promotion.request_changes import compare_models, read_trained_requests
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.datasets.test_requests import TOOLS, prompt, row, tool
+from agent_pipeline_tests.export.test_request_changes import curate
+from agent_pipeline_tests.lakes import artifact, put_rows
+
+KEY = PartitionKey("shop", "support")
+COUNT = 10
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), tmp_path / "cache")
+
+
+def name_customer(number: int, customer: str) -> dict:
+    """A row whose system prompt names a customer."""
+    named = row(number)
+    named["messages"][0]["content"] += f" The customer is {customer}. Stay polite."
+    return named
+
+
+def serve(lake: Lake, rows: list[dict], known: int = COUNT) -> Path:
+    """Train on rows, of which the tables have the first `known`, and serve the champion."""
+    columns = {"task_key": "t", "split": "train", "trial": "0"}
+    put_rows(lake, KEY, [each | columns | {"row_id": each["session_id"]} for each in rows[:known]])
+    session_ids = [each["session_id"] for each in rows]
+    record = {REQUESTS_FILE: msgspec.json.encode(describe_requests(rows))}
+    report = {"row_ids": session_ids}
+    adapter = artifact(lake, "sft_adapter", KEY, {"sessions": session_ids}, record, report)
+    files = {"Modelfile": "FROM ./model-f16.gguf\n", "model-f16.gguf": "m"}
+    report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
+    artifact(lake, "gguf_export", KEY, {"adapter": adapter.identity}, files, report)
+    promote(lake, KEY)
+    serve_champion(lake, KEY)
+    return Path(lake.root.path) / "serving" / "shop" / "support"
+
+
+def read_record(lake: Lake) -> TrainedRequests | None:
+    return read_trained_requests([lake.latest("sft_adapter", KEY)])
+
+
+def test_a_change_is_still_seen_after_a_session_was_forgotten(lake):
+    """Without the record, the check would never see a change again."""
+    serve(lake, [name_customer(number, f"Person{number}") for number in range(COUNT)])
+    curate(lake, [30] * COUNT + [14] * COUNT)
+    before = compare_models(lake, KEY)
+    assert before[0].major_changes
+    forget_sessions(lake, ["s003"])
+    assert compare_models(lake, KEY) == before
+
+
+def test_the_newest_prompt_is_forgotten_in_the_served_files_too(lake):
+    folder = serve(lake, [name_customer(number, f"Person{number}") for number in range(COUNT)])
+    assert "Person9" in (folder / "system_prompt.txt").read_text()
+    old = read_record(lake)
+    report = forget_sessions(lake, ["s009"])
+    record = read_record(lake)
+    assert "Person8" in (folder / "system_prompt.txt").read_text()
+    assert json.loads((folder / "tools.json").read_text()) == TOOLS
+    assert not [path for path in folder.iterdir() if b"Person9" in path.read_bytes()]
+    assert b"Person9" not in msgspec.json.encode(record)
+    assert [pattern.blocks for pattern in record.prompts] == [
+        pattern.blocks for pattern in old.prompts
+    ]
+    assert (record.until, record.tool_sets, record.tools) == (old.until, old.tool_sets, old.tools)
+    assert not serving_difference(lake, KEY)
+    assert str(folder / "system_prompt.txt") in [change.path for change in report.changes]
+    forget_sessions(lake, ["s009"])
+    assert read_record(lake) == record
+
+
+def test_a_prompt_that_all_sessions_share_stays(lake):
+    folder = serve(lake, [row(number) for number in range(COUNT)])
+    record, modelfile = read_record(lake), (folder / "Modelfile").read_text()
+    forget_sessions(lake, ["s009", "s001"])
+    assert read_record(lake) == record and (folder / "Modelfile").read_text() == modelfile
+    assert prompt(0) in modelfile
+
+
+def test_values_are_blank_if_no_other_row_is_known(lake):
+    """The rows of an old champion may not be in the tables any more."""
+    rows = [name_customer(number, f"Person{number}") for number in range(COUNT)]
+    folder = serve(lake, rows, known=0)
+    forget_sessions(lake, ["s009"])
+    text = (folder / "system_prompt.txt").read_text()
+    assert text == rows[0]["messages"][0]["content"].replace("Person0", "…")
+    (pattern,) = read_record(lake).prompts
+    assert [part.values for part in pattern.parts] == [[]]
+
+
+def test_a_model_of_forgotten_sessions_alone_has_no_record(lake):
+    """The check warns, because nothing can be compared."""
+    folder = serve(lake, [row(number) for number in range(COUNT)])
+    forget_sessions(lake, [f"s{number:03}" for number in range(COUNT)])
+    adapter = lake.latest("sft_adapter", KEY)
+    assert REQUESTS_FILE not in adapter.manifest["files"] and read_record(lake) is None
+    assert not (folder / "system_prompt.txt").exists()
+    assert "SYSTEM" not in (folder / "Modelfile").read_text()
+    assert not serving_difference(lake, KEY)
+    assert not compare_models(lake, KEY)[0].is_recorded
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", " Today is {}.", " You help {} of {}.", " {} wrote to us."]),
+            st.sampled_from([30, 14]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_remaining_requests_fit_and_forgotten_values_are_gone(sessions):
+    rows, remaining, secrets = [], [], []
+    for number, (form, rule, has_own_tool, is_forgotten) in enumerate(sessions):
+        secret = f"Secret{number}x"
+        tools = [*TOOLS, tool(f"tool_of_{secret}")] if has_own_tool else TOOLS
+        session = row(number, tools=tools, rule=rule)
+        session["messages"][0]["content"] += form.format(secret, secret)
+        rows.append(session)
+        if is_forgotten:
+            secrets.append(secret)
+        else:
+            remaining.append(read_request(session["messages"], tools))
+    kept = forget_rows(describe_requests(rows), len(secrets), remaining)
+    assert (kept is None) == (not remaining)
+    if kept is not None:
+        text = msgspec.json.encode(kept).decode()
+        assert not [secret for secret in secrets if secret in text]
+        for request in remaining:
+            assert compare_requests(kept, [Request(*request)] * 5) == []
+        assert kept.system_prompt in [request.prompt for request in remaining]
