@@ -87,6 +87,8 @@ def needs_a_person(
 def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> LedgerEntry:
     """Record in the ledger that a person holds back an export from automatic promotion.
 
+    The hold counts until a person promotes the export, whatever later decisions say.
+
     Args:
         lake: The lake.
         key: The partition.
@@ -115,7 +117,7 @@ def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") 
             who=user_name(),
             candidate=export.identity,
             champion=last_entry.champion if last_entry else None,
-            evaluator=last_entry.evaluator if last_entry else "",
+            evaluator="",
             decision=held,
             why=why,
         )

@@ -11,6 +11,11 @@ from collections.abc import Collection
 from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.evaluation.scores import Scores
 
+METRIC_VERSION = 1
+"""The version of the deciding metric and of its test. Raise it if the same answers may lead to
+another p-value, so that the test counts as a new test of the year.
+"""
+
 
 def measure_gain(
     candidate: Scores, baseline: Scores, tasks: Collection[str] | None = None

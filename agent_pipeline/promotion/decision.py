@@ -51,7 +51,7 @@ class DecisionFacts(msgspec.Struct, frozen=True):
     """The inputs of the decision rules in addition to the scores of both models.
 
     Attributes:
-        earlier_decisions: The number of decisions on the partition in this year.
+        earlier_decisions: The number of tests of the partition in this year before this one.
         is_first_champion: Whether there is no champion yet, so that the baseline is the base model.
         share_turned_bad: The share of the champion's training sessions whose verdict is now "bad".
         newer_tasks: The tasks whose sessions all began after the champion was trained.

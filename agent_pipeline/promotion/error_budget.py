@@ -3,10 +3,14 @@
 The budget is the probability that the decisions of one year promote such a model.
 
 A test at an error rate of 2.5 % every night would promote a model by chance in half of all years.
-So all decisions and probation checks of a calendar year share the setting `year_error`.
+So all tests of a calendar year share the setting `year_error`. A test compares the scores of two
+models, for a decision or for a probation check. If other facts change, the same test may lead to
+several decisions. All of them use the error of the first one, and count as one test.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import takewhile
 from math import pi
 
 from agent_pipeline.evaluation.paired import tasks_needed
@@ -18,14 +22,14 @@ PI_SQUARED = pi**2
 
 
 def error_of_next_decision(earlier_decisions: int, year_error: float) -> float:
-    """Return the error rate that the next decision of a year may use.
+    """Return the error rate that the next test of a year may use.
 
-    Half of the budget decreases with 6/π²k² for the k-th decision, so that the first nights can
+    Half of the budget decreases with 6/π²k² for the k-th test, so that the first nights can
     promote a first champion. The sum of 1/k² over all k is π²/6, so this half is never exceeded.
     The other half is divided evenly among the nights of a year.
 
     Args:
-        earlier_decisions: The number of decisions and probation checks in this year so far.
+        earlier_decisions: The number of tests in this year before this one.
         year_error: The budget of the year.
     """
     k = earlier_decisions + 1
@@ -44,7 +48,7 @@ def count_tasks_for_decision(
 
     Args:
         policy: The promotion policy, with the gain sought and the yearly budget.
-        earlier_decisions: The number of decisions and probation checks in this year so far.
+        earlier_decisions: The number of tests in this year before this one.
         turns_per_task: The number of compared turns per task.
 
     Example:
@@ -55,10 +59,61 @@ def count_tasks_for_decision(
     return tasks_needed(None, policy.gain_sought, error, turns_per_task)
 
 
-def count_decisions_in_year(entries: Sequence[LedgerEntry], time: str) -> int:
-    """Return the number of ledger entries that used error budget in the year of `time` (ISO 8601).
+def count_tests_in_year(entries: Sequence[LedgerEntry], time: str) -> int:
+    """Return the number of tests that were first made in the year of `time` (ISO 8601)."""
+    return sum(test.when[:4] == time[:4] for test in _list_tests(entries))
 
-    An entry without a p-value is not a test, so it used no budget.
+
+def count_tests_before(entries: Sequence[LedgerEntry], draft: LedgerEntry) -> int:
+    """Return the number of tests of a year before the test of a new entry.
+
+    If the ledger has the same test, the number is that of the first entry with this test, and of
+    the year of that entry.
+
+    Args:
+        entries: The entries of the ledger.
+        draft: The new entry. Its allowed error is not used.
     """
-    year = time[:4]
-    return sum(entry.when[:4] == year and entry.decision.p_value is not None for entry in entries)
+    tests = _list_tests(entries)
+    first = next((test for test in tests if _is_same_test(test, draft)), draft)
+    earlier_tests = takewhile(lambda test: test is not first, tests)
+    return sum(test.when[:4] == first.when[:4] for test in earlier_tests)
+
+
+def _list_tests(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """Return the first entry of every test.
+
+    An entry without a p-value is not a test. Entries of older versions do not name the tested
+    scores, so each of them counts as one test.
+    """
+    tests: list[LedgerEntry] = []
+    tests_by_candidate: dict[str, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        same_candidate = tests_by_candidate[entry.candidate]
+        if entry.decision.p_value is None:
+            continue
+        if entry.tested_scores and any(_is_same_test(test, entry) for test in same_candidate):
+            continue
+        tests.append(entry)
+        same_candidate.append(entry)
+    return tests
+
+
+def _is_same_test(test: LedgerEntry, entry: LedgerEntry) -> bool:
+    """Return whether a new entry is based on the same test as an earlier entry.
+
+    If an older version wrote the earlier entry, the p-values are compared. With the same p-value
+    and the same allowed error, both entries see a gain or neither does, so the second entry adds no
+    chance of an error.
+    """
+    same_models = (test.candidate, test.champion) == (entry.candidate, entry.champion)
+    if not same_models or _is_probation_check(test) != _is_probation_check(entry):
+        return False
+    if test.tested_scores:
+        return test.tested_scores == entry.tested_scores
+    return test.decision.p_value == entry.decision.p_value
+
+
+def _is_probation_check(entry: LedgerEntry) -> bool:
+    """Return whether an entry with a p-value is a probation check."""
+    return entry.decision.outcome in ("keep", "roll back")

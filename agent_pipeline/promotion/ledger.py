@@ -29,13 +29,17 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         who: The run or the user.
         candidate: The identity of the export that the decision is about.
         champion: The identity of the export that it was compared with; `None` for the base model.
-        evaluator: The hash of everything that was decided from (`decision_identity`). Older
-            versions hashed only the scoring of the candidate, and the policy.
+        evaluator: The hash of everything that was decided from (`decision_identity`); empty if a
+            person holds the export back. Older versions hashed only the scoring of the candidate,
+            and the policy.
         decision: The decision.
         test: The figures on the split `test`, which do not affect the decision.
         why: A person's reason.
         verdicts: The number of verdicts on the candidate's training sessions, by who judged
             (`datasets.verdicts.count_verdicts`); `None` in entries of older versions.
+        tested_scores: The hash of the scores that the statistical test used
+            (`decision_identity.hash_tested_scores`); empty without a test, and in entries of older
+            versions.
     """
 
     number: int
@@ -48,6 +52,12 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     test: tuple[Figure, ...] = ()
     why: str = ""
     verdicts: VerdictCounts | None = None
+    tested_scores: str = ""
+
+    @property
+    def is_hold_of_person(self) -> bool:
+        """Return whether a person holds the export back with this entry."""
+        return any(reason.kind == ReasonKind.HELD_BY_PERSON for reason in self.decision.reasons)
 
 
 class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,21 +87,44 @@ def open_completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
     return lake.log(EXPORT, key, "completed_moves", CompletedMove)
 
 
+def find_hold(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
+    """Return the entry with which a person holds an export back.
+
+    Later decisions do not end the hold. It ends when a person makes the export the champion.
+    """
+    holds = [
+        entry
+        for entry in open_ledger(lake, key).records()
+        if entry.candidate == candidate and entry.is_hold_of_person
+    ]
+    if not holds:
+        return None
+    was_lifted = any(
+        move.moved == "champion"
+        and move.champion == candidate
+        and move.command
+        and move.when > holds[-1].when
+        for move in lake.history(EXPORT, key)
+    )
+    return None if was_lifted else holds[-1]
+
+
 def is_held_back(lake: Lake, key: PartitionKey, candidate: str) -> bool:
     """Return whether a person holds an export back."""
-    for entry in open_ledger(lake, key).records():
-        kinds = {reason.kind for reason in entry.decision.reasons}
-        if entry.candidate == candidate and ReasonKind.HELD_BY_PERSON in kinds:
-            return True
-    return False
+    return find_hold(lake, key, candidate) is not None
 
 
 def find_last_decision(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
-    """Return the last decision on an export.
+    """Return the decision on an export that counts now: a person's hold, or the last decision.
 
-    A probation check that keeps the champion does not count as a decision.
+    A probation check that keeps the champion does not count as a decision. A hold that a person
+    lifted does not count either.
     """
+    hold = find_hold(lake, key, candidate)
+    if hold is not None:
+        return hold
     for entry in reversed(open_ledger(lake, key).records()):
-        if entry.candidate == candidate and entry.decision.outcome != "keep":
+        is_decision = entry.decision.outcome != "keep" and not entry.is_hold_of_person
+        if entry.candidate == candidate and is_decision:
             return entry
     return None

@@ -21,12 +21,12 @@ from agent_pipeline.promotion.comparison import (
 )
 from agent_pipeline.promotion.decision import DecisionFacts
 from agent_pipeline.promotion.decision_facts import collect_facts
-from agent_pipeline.promotion.decision_identity import hash_decision_inputs
+from agent_pipeline.promotion.decision_identity import hash_decision_inputs, hash_tested_scores
 from agent_pipeline.promotion.decision_page import write_decision_page
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.episodes_in_force import NO_WORLD, DecidingWorld
-from agent_pipeline.promotion.error_budget import count_decisions_in_year
-from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
+from agent_pipeline.promotion.error_budget import count_tests_before
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, find_hold, open_ledger
 from agent_pipeline.promotion.mlflow_runs import Written, write_run
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.probation import run_probation_check
@@ -64,7 +64,7 @@ class CandidateDecision:
     """A decision on a candidate that has been carried out.
 
     Attributes:
-        entry: The entry in the ledger.
+        entry: The entry in the ledger that counts: the decision, or a person's hold.
         page: The page of the decision.
         champion: The identity of the champion after the decision.
     """
@@ -175,7 +175,9 @@ def decide_and_promote(
     """Decide on a candidate, write the decision into the ledger, and promote a winner.
 
     If the ledger already has a decision on this candidate against the same champion from the same
-    inputs, no new decision is made. `approval` decides which candidates wait for a person.
+    inputs, no new decision is made. A new decision that is based on the same test as an earlier
+    decision uses the error of the earlier decision again. `approval` decides which candidates wait
+    for a person.
 
     Args:
         lake: The lake.
@@ -187,7 +189,8 @@ def decide_and_promote(
         who: The run or the user, for the ledger.
 
     Returns:
-        The entry of this decision in the ledger, which may be from an earlier run.
+        The entry of this decision in the ledger, which may be from an earlier run. If a person
+        holds the candidate back, it is the entry of the hold, whatever the decision is.
 
     Raises:
         DataError: The champion moved in the meantime, or the evaluations cannot be compared.
@@ -213,7 +216,7 @@ def decide_and_promote(
                 candidate.identity,
                 champion_identity,
             )
-            if same_models and entry.evaluator == evaluator:
+            if same_models and entry.evaluator == evaluator and not entry.is_hold_of_person:
                 return entry
         return None
 
@@ -221,25 +224,36 @@ def decide_and_promote(
         entries = open_ledger(lake, key).records()
         if find_earlier_entry(entries):
             return None
-        earlier_decisions = count_decisions_in_year(entries, now())
-        all_facts = msgspec.structs.replace(facts, earlier_decisions=earlier_decisions)
+        decision = decide_on_candidate(candidate_scores, baseline_scores, policy, facts)
+        tested_scores = ""
+        if decision.p_value is not None:
+            tested_scores = hash_tested_scores(candidate_scores, baseline_scores)
         test_scores = read_scores(compared.test, (None, None), compared.same_base)
         on_test = decide_on_candidate(*test_scores, policy, DecisionFacts())
-        return LedgerEntry(
+        draft = LedgerEntry(
             number=number,
             when=now(),
             who=who or user_name(),
             candidate=candidate.identity,
             champion=champion_identity,
             evaluator=evaluator,
-            decision=decide_on_candidate(candidate_scores, baseline_scores, policy, all_facts),
+            decision=decision,
             test=on_test.figures,
             verdicts=verdicts,
+            tested_scores=tested_scores,
         )
+        all_facts = msgspec.structs.replace(
+            facts, earlier_decisions=count_tests_before(entries, draft)
+        )
+        decision = decide_on_candidate(candidate_scores, baseline_scores, policy, all_facts)
+        return msgspec.structs.replace(draft, decision=decision)
 
     ledger = open_ledger(lake, key)
     entry = ledger.append(make_entry) or find_earlier_entry(ledger.records())
     assert entry is not None
+    hold = find_hold(lake, key, candidate.identity)
+    if hold is not None:
+        return hold
     promotes_itself = may_promote_itself(
         lake, key, candidate, candidate_scores, verdicts, settings.approve
     )

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
+
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import CompareResult, adapter_of_export
 from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
 from agent_pipeline.promotion.decision_facts import collect_facts_since
-from agent_pipeline.promotion.decision_identity import hash_probation_inputs
+from agent_pipeline.promotion.decision_identity import hash_probation_inputs, hash_tested_scores
 from agent_pipeline.promotion.decision_wording import summarize
-from agent_pipeline.promotion.error_budget import count_decisions_in_year
+from agent_pipeline.promotion.error_budget import count_tests_before
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.production import ProductionReport
@@ -270,16 +272,10 @@ def _write_check(
             == (champion_identity, previous_identity, evaluator)
             for entry in entries
         )
-        decision = check_probation(
-            champion_scores,
-            previous_scores,
-            newer_tasks,
-            policy,
-            count_decisions_in_year(entries, now()),
-        )
+        decision = check_probation(champion_scores, previous_scores, newer_tasks, policy, 0)
         if decision.p_value is None or was_checked:
             return None
-        return LedgerEntry(
+        draft = LedgerEntry(
             number=number,
             when=now(),
             who=who,
@@ -287,6 +283,12 @@ def _write_check(
             champion=previous_identity,
             evaluator=evaluator,
             decision=decision,
+            tested_scores=hash_tested_scores(champion_scores, previous_scores, newer_tasks),
         )
+        earlier_tests = count_tests_before(entries, draft)
+        decision = check_probation(
+            champion_scores, previous_scores, newer_tasks, policy, earlier_tests
+        )
+        return msgspec.structs.replace(draft, decision=decision)
 
     return open_ledger(lake, key).append(make_entry)

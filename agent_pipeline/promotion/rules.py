@@ -166,7 +166,7 @@ def check_probation(
         newer_tasks: The tasks that are newer than the training of both models, so that neither
             model was chosen by them.
         policy: The limits of the rules.
-        earlier_decisions: The number of decisions and checks in this year so far.
+        earlier_decisions: The number of tests in this year before this one.
 
     Returns:
         `roll back` or `keep`. If there are fewer newer tasks than `confirm_tasks`, the result is

@@ -36,8 +36,8 @@ from agent_pipeline.judging.decisions import CurationDecision
 from agent_pipeline.judging.verdict_policy import JudgedSession, Opinion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.error_budget import (
-    count_decisions_in_year,
     count_tasks_for_decision,
+    count_tests_in_year,
 )
 from agent_pipeline.promotion.ledger import open_ledger
 from agent_pipeline.promotion.next_steps import (
@@ -464,7 +464,7 @@ def _look_ahead(
     """Return when a decision is possible, by the rules of the asset `champion`."""
     policy = resolve(agent.settings, ChampionConfig, agent.key).options
     entries = open_ledger(agent.lake, agent.key).records()
-    decisions = count_decisions_in_year(entries, datetime.now(UTC).isoformat())
+    decisions = count_tests_in_year(entries, datetime.now(UTC).isoformat())
     tasks = collect_tasks(
         {
             "task_key": split.task_keys[facts.session_id],

@@ -1,5 +1,6 @@
 """What follows from a decision: the ledger, the champion, and what is not spent twice."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -20,6 +21,7 @@ from agent_pipeline.evaluation.model_comparison import compare_answers, measure_
 from agent_pipeline.evaluation.stored_kinds import ACTING, NOT_ACTING, NOT_RECORDED, describe_kind
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.export.serving_folder import read_folder
+from agent_pipeline.governance.model_list import summarize_models
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote, rollback, serve
@@ -32,8 +34,18 @@ from agent_pipeline.promotion.decision_facts import collect_facts_since
 from agent_pipeline.promotion.decision_wording import make_markdown, summarize
 from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.promotion.error_budget import error_of_next_decision
-from agent_pipeline.promotion.ledger import EXPORT, open_ledger
-from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_and_promote
+from agent_pipeline.promotion.ledger import (
+    EXPORT,
+    find_hold,
+    find_last_decision,
+    is_held_back,
+    open_ledger,
+)
+from agent_pipeline.promotion.nightly_decision import (
+    CandidateDecision,
+    PromotionSettings,
+    decide_and_promote,
+)
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.verified_verdicts import (
     count_training_verdicts,
@@ -360,6 +372,123 @@ def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
 
 
+def ask(night: Night, *answers: dict[str, Any]) -> None:
+    """Give a night these answers to sanity questions."""
+    questions = [
+        {"question": "other/agent r1:0", "group": "canary: x", "base": True, "candidate": True}
+        | answer
+        for answer in answers
+    ]
+    night.result["sanity_questions"] = artifact(
+        night.lake, "canaries", {"asked": questions}, {"canaries.json": json.dumps(questions)}
+    ).identity
+
+
+def put_unverified_tasks(lake: Lake, count: int) -> None:
+    """Twenty rows of the split `select`, of which the first are not verified."""
+    rows = [
+        row(task, "select")
+        | {"row_id": f"r{task}", "task_key": f"t{task}"}
+        | {"verdict_by": "unverified" if task < count else "label"}
+        for task in range(20)
+    ]
+    lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
+
+
+def test_other_words_of_sanity_questions_are_not_decided_again(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    for answer in (
+        {},
+        {"question": "other/agent r2:0"},
+        {"base_answer": "a text "},
+        {"candidate_answer": "a text "},
+    ):
+        ask(night, answer)
+        night.decide()
+    assert len(open_ledger(lake, KEY).records()) == 1
+
+
+def test_reviewing_sessions_does_not_lower_the_chance_of_promotion(lake: Lake) -> None:
+    """Each review made a decision that was stricter, for one unchanged test."""
+    Night(lake, FAIR).decide()
+    night = Night(lake, GOOD)
+    for count in (20, 15, 10, 5, 0):
+        put_unverified_tasks(lake, count)
+        night.decide()
+    reviewed = open_ledger(lake, KEY).records()[1:]
+    assert [entry.decision.outcome for entry in reviewed] == ["hold"] * 4 + ["promote"]
+    assert {entry.decision.allowed_error for entry in reviewed} == {error_of_next_decision(1, 0.05)}
+    assert Night(lake, FAIR).decide().decision.allowed_error == error_of_next_decision(2, 0.05)
+
+
+def test_win_stays_a_win_when_other_facts_change(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gain's p-value was below the first error, and above the second one."""
+    monkeypatch.setattr("agent_pipeline.evaluation.paired.sign_flip", lambda values: 0.0089)
+    night = Night(lake, GOOD)
+    outcomes = []
+    for count in (1, 2):
+        ask(night, *[{"question": str(number)} for number in range(count)])
+        outcomes.append(night.decide().decision.outcome)
+    assert outcomes == ["promote"] * 2 and len(open_ledger(lake, KEY).records()) == 2
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_entry_of_an_older_version_with_the_same_p_value(lake: Lake, is_same: bool) -> None:
+    """The first decision after an upgrade is not stricter, because its test is not new."""
+    night = Night(lake, GOOD)
+    decided = night.decide()
+    older_lake = Lake(f"{lake.root}/older")
+    older_night = Night(older_lake, GOOD)
+    p_value = decided.decision.p_value + (0 if is_same else 1e-9)
+    older = msgspec.structs.replace(
+        decided,
+        evaluator="older",
+        tested_scores="",
+        decision=msgspec.structs.replace(decided.decision, p_value=p_value),
+    )
+    assert older.candidate == older_night.export.identity
+    for number in (1, 2):
+        open_ledger(older_lake, KEY).append(
+            lambda _, number=number: msgspec.structs.replace(older, number=number)
+        )
+    expected = error_of_next_decision(0 if is_same else 2, 0.05)
+    assert older_night.decide().decision.allowed_error == expected
+    later = Night(older_lake, FAIR).decide().decision.allowed_error
+    assert later == error_of_next_decision(2 if is_same else 3, 0.05)
+
+
+@pytest.mark.parametrize("approve", ["auto", "person"])
+def test_hold_of_a_person_stays_when_inputs_change(
+    lake: Lake, approve: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next decision hid the hold, and said that the model waits to be promoted."""
+    clock = itertools.count()
+    for module in ("promotion.approval", "promotion.nightly_decision", "storage.pointers"):
+        monkeypatch.setattr(
+            f"agent_pipeline.{module}.now", lambda: f"2026-01-01T00:00:{next(clock):02}+00:00"
+        )
+    night = Night(lake, GOOD)
+    assert night.decide("person").decision.outcome == "promote"
+    assert summarize_models(lake, KEY, lake.pointers(EXPORT, KEY)).waits
+    hold_back(lake, KEY, why="tone")
+    ask(night, {})
+    held = night.decide(approve)
+    assert open_ledger(lake, KEY).records()[-1].decision.outcome == "promote"
+    decided = CandidateDecision(held, night.evaluation, champion_of(lake))
+    summary = summarize_models(lake, KEY, lake.pointers(EXPORT, KEY))
+    assert (held.why, champion_of(lake)) == ("tone", None)
+    assert not decided.waits_for_a_person and not summary.waits and summary.decision == "hold"
+    assert find_last_decision(lake, KEY, night.export.identity) == held
+    promote(lake, KEY)
+    assert find_hold(lake, KEY, night.export.identity) is None
+    last = find_last_decision(lake, KEY, night.export.identity)
+    assert last is not None and last.decision.outcome == "promote"
+    hold_back(lake, KEY, why="again")
+    assert is_held_back(lake, KEY, night.export.identity)
+
+
 def put_tasks(lake: Lake, newer: int) -> None:
     """The rows of the split `select`, of which the last tasks have only sessions of tomorrow."""
     day = timedelta(days=1)
@@ -408,7 +537,8 @@ def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_b
 ) -> None:
     night = Night(lake, GOOD)
     hold_back(lake, KEY)
-    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
+    assert night.decide("auto").decision.outcome == "hold" and champion_of(lake) is None
+    assert open_ledger(lake, KEY).records()[-1].decision.outcome == "promote"
     assert serve(lake, KEY).champion is None
 
 

@@ -1,12 +1,15 @@
-"""The identity of a decision: whatever the rules decide from makes a new decision if it changes."""
+"""The identity of a decision: what the rules use makes a new decision if it changes, and only that."""
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from math import nan
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
 from agent_pipeline.promotion import decision_identity
@@ -14,6 +17,7 @@ from agent_pipeline.promotion.decision import DecisionFacts, SanityAnswer, Verif
 from agent_pipeline.promotion.decision_identity import (
     hash_decision_inputs,
     hash_probation_inputs,
+    hash_tested_scores,
 )
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import check_probation, decide_on_candidate
@@ -58,7 +62,7 @@ def change(value: object) -> object:
             return value | {"other"}
         case _:
             assert isinstance(value, tuple | list)
-            return (*value, "other")
+            return (*value, value[0] if value else "other")
 
 
 def changes_of(struct: Any) -> Iterator[tuple[str, Any]]:
@@ -75,6 +79,11 @@ def changes_of(struct: Any) -> Iterator[tuple[str, Any]]:
 SCORE_CHANGES = dict(changes_of(SCORES))
 FACT_CHANGES = dict(changes_of(FACTS))
 SPENT = FACT_CHANGES.pop("earlier_decisions")
+WORDS = [
+    FACT_CHANGES.pop(f"sanity_answers.{name}")
+    for name in ("question", "base_answer", "candidate_answer")
+]
+TESTED = {"turns", "turns.turn", "turns.task", "turns.expects_call", "turns.right"}
 BEFORE = hash_decision_inputs(SCORES, SCORES, POLICY, FACTS)
 
 
@@ -118,8 +127,70 @@ def test_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_same_inputs() -> None:
     """A repeated run decides nothing again, although a decision was made in the meantime."""
     facts = msgspec.structs.replace(FACTS, newer_tasks={"t2", "t1"})
-    for same in (facts, SPENT):
+    for same in (facts, SPENT, *WORDS):
         assert hash_decision_inputs(SCORES, SCORES, POLICY, same) == BEFORE
+
+
+ANSWERS = st.lists(
+    st.builds(
+        SanityAnswer,
+        question=st.sampled_from("abcde"),
+        group=st.sampled_from(["canary: x", "canary: y"]),
+        base=st.booleans(),
+        candidate=st.booleans(),
+        base_answer=st.text(max_size=3),
+        candidate_answer=st.text(max_size=3),
+    ),
+    max_size=8,
+)
+
+
+@given(answers=ANSWERS, names=st.permutations("abcdefg"), text=st.text(max_size=3), data=st.data())
+def test_other_words_of_sanity_questions(
+    answers: list[SanityAnswer], names: list[str], text: str, data: st.DataObject
+) -> None:
+    """One blank more in an answer, or another name of a turn, made a new decision."""
+    new_names = dict(zip("abcde", names, strict=False))
+    renamed = [
+        msgspec.structs.replace(
+            answer, question=new_names[answer.question], base_answer=text, candidate_answer=text
+        )
+        for answer in answers
+    ]
+    decisions, hashes = [], set()
+    for some in (answers, data.draw(st.permutations(renamed))):
+        facts = msgspec.structs.replace(FACTS, sanity_answers=some)
+        hashes.add(hash_decision_inputs(SCORES, SCORES, POLICY, facts))
+        decisions.append(decide_on_candidate(SCORES, SCORES, POLICY, facts))
+    assert len(hashes) == 1
+    assert decisions[0].outcome == decisions[1].outcome
+    assert [figure.name for figure in decisions[0].figures] == [
+        figure.name for figure in decisions[1].figures
+    ]
+
+
+@given(ANSWERS, ANSWERS)
+def test_other_results_of_sanity_questions(
+    answers: list[SanityAnswer], others: list[SanityAnswer]
+) -> None:
+    """Answers that the rules count otherwise make a new decision."""
+    counts, hashes = [], set()
+    for some in (answers, others):
+        facts = msgspec.structs.replace(FACTS, sanity_answers=some)
+        hashes.add(hash_decision_inputs(SCORES, SCORES, POLICY, facts))
+        counts.append(Counter((answer.group, answer.base, answer.candidate) for answer in some))
+    assert counts[0] == counts[1] or len(hashes) == 2
+
+
+@pytest.mark.parametrize("name", SCORE_CHANGES)
+def test_tested_scores(name: str) -> None:
+    """Only the turns of the deciding metric make a new test. A replayed episode does not."""
+    before = hash_tested_scores(SCORES, SCORES)
+    changed = SCORE_CHANGES[name]
+    # The baseline answers the same turns, so a turn that is left out is left out of both.
+    baseline = SCORES if len(changed.turns) == 1 else changed
+    assert (hash_tested_scores(changed, baseline) != before) == (name in TESTED)
+    assert hash_tested_scores(SCORES, SCORES, ["t2"]) != before
 
 
 def test_loss_that_is_not_a_number() -> None:
