@@ -16,9 +16,14 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
-from agent_pipeline.promotion.ledger import EXPORT, find_last_decision, is_held_back
+from agent_pipeline.promotion.ledger import (
+    EXPORT,
+    find_last_decision,
+    is_held_back,
+    open_ledger,
+)
 from agent_pipeline_tests.defs.conftest import metadata
-from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
+from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night, put_tasks
 from agent_pipeline_tests.export.test_probation import Probation
 
 
@@ -71,6 +76,11 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
         "why"
     ] and f"champion {first.export.identity}" in Path(metadata["page"]).read_text(encoding="utf-8")
     assert "no turns of other agents" in Path(metadata["page"]).read_text(encoding="utf-8")
+    run_job(bench, "hold", "hold_export", why="tone")
+    put_tasks(bench.lake, newer=25)  # the decision is made again, and confirmed on newer tasks
+    metadata = decide(bench, monkeypatch, night)
+    assert (metadata["decision"], metadata["wins_and_waits_for_a_person"]) == ("hold", False)
+    assert open_ledger(bench.lake, KEY).records()[-1].decision.outcome == "promote"
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
     run_job(bench, "rollback", "roll_back", why="a complaint")

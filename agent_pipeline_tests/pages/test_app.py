@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from starlette.testclient import TestClient
 
 from agent_pipeline.cli.webserver import OwnPagesOnly
@@ -15,7 +16,7 @@ from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.pages.app import make_app
 from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.decision_page import ASSET as CHAMPION
-from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.ledger import EXPORT, open_ledger
 from agent_pipeline.promotion.production import (
     Estimate,
     ModelWeek,
@@ -401,7 +402,11 @@ def test_nights(lake: Lake, client: TestClient) -> None:
     """The page of nights says which model is served, and lists what people decided."""
     assert "No model of this agent is served yet." in client.get(f"/{KEY}/night").text
     exported = lakes.artifact(lake, EXPORT, KEY, {"adapter": "a"}, {"model.gguf": "GGUF"})
-    hold_back(lake, KEY, "", "too <b>much</b> harm")
+    held = hold_back(lake, KEY, "", "too <b>much</b> harm")
+    won = replace(held.decision, outcome="promote", reasons=())
+    open_ledger(lake, KEY).append(lambda number: replace(held, number=number, decision=won))
+    first_page = client.get("/").text
+    assert "<small>hold (" in first_page and "promote" not in first_page
     lake.set_champion(exported, "good", "ana")
     page = client.get(f"/{KEY}/night").text
     assert "ana made it the champion." in page and "too &lt;b&gt;much&lt;/b&gt; harm" in page
