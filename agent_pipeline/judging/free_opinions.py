@@ -5,8 +5,12 @@ Turning opinions into a verdict belongs to `verdict_policy`.
 
 import math
 import operator
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
 from agent_pipeline.judging.measures import MeasureResult
@@ -24,11 +28,14 @@ _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": opera
 SCORE = ""
 """The name of the session's score among the names of metrics."""
 
-MIN_SHARE_ABOVE_1 = 0.05
-"""Smallest share of values above 1 with which a scale counts as a scale that goes above 1.
+_TOLERANCE = 1e-6
+"""Largest rounding error of a score: 1.0000000000000002 is a score of 1."""
 
-A few values above 1 are a bonus, or an error in the record.
-"""
+MIN_COUNT_ABOVE_1 = 3
+"""Smallest number of values from 2 with which a scale counts as a scale that goes above 1."""
+
+MIN_SHARE_ABOVE_1 = 0.05
+"""Smallest share of values from 2 with which a scale counts as a scale that goes above 1."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,16 @@ class ScoreScales:
     """The scores and metrics of an agent whose scale goes above 1.
 
     On a scale from 1 to 5, a value of 1 is the worst value. One session does not show this, so the
-    values of all sessions are compared.
+    values of all sessions are compared. A score from 0 to 1 may have a bonus, such as 1.2. So only
+    values from 2 show a scale that goes above 1, and only if fewer values are between 0 and 1.
 
     Attributes:
         above_1: The names of the metrics, and `SCORE` if it is the score.
+        counts_above_1: Number of values above 1, by name. Names without such values are left out.
     """
 
     above_1: frozenset[str] = frozenset()
+    counts_above_1: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def measure(cls, scored: Iterable[tuple[float | None, Mapping[str, float]]]) -> "ScoreScales":
@@ -51,50 +61,91 @@ class ScoreScales:
         Args:
             scored: The score and the metrics of each session.
         """
-        counts: dict[str, int] = {}
-        counts_above_1: dict[str, int] = {}
+        values_by_name: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
         for score, metrics in scored:
-            named = metrics if score is None else {**metrics, SCORE: score}
-            for name, value in named.items():
-                counts[name] = counts.get(name, 0) + 1
-                counts_above_1[name] = counts_above_1.get(name, 0) + (1 < value < math.inf)
-        return cls(
-            frozenset(
-                name
-                for name, count in counts_above_1.items()
-                if count and count >= MIN_SHARE_ABOVE_1 * counts[name]
-            )
-        )
+            if score is not None:
+                values_by_name[SCORE].append(score)
+            for name, value in metrics.items():
+                values_by_name[name].append(value)
+        above_1: set[str] = set()
+        counts_above_1: dict[str, int] = {}
+        for name, stored_values in values_by_name.items():
+            values = np.frombuffer(stored_values)
+            values = values[np.isfinite(values)]
+            count_above = int(np.count_nonzero(values > 1 + _TOLERANCE))
+            if not count_above:
+                continue
+            counts_above_1[name] = count_above
+            count_from_2 = int(np.count_nonzero(values >= 2 - _TOLERANCE))
+            is_between = (values > _TOLERANCE) & (values < 1 - _TOLERANCE)
+            count_between = int(np.count_nonzero(is_between))
+            least = max(MIN_COUNT_ABOVE_1, MIN_SHARE_ABOVE_1 * len(values), count_between + 1)
+            if count_from_2 >= least:
+                above_1.add(name)
+        return cls(frozenset(above_1), counts_above_1)
+
+    def change_verdicts(self, policy: VerdictPolicy) -> bool:
+        """Return whether the opinions on sessions differ from those with unknown scales."""
+        return policy.has_default_limits and not self.above_1.isdisjoint(_list_judged(policy))
 
 
 UNKNOWN_SCALES = ScoreScales()
 
 
+def _list_judged(policy: VerdictPolicy) -> list[str]:
+    """Return `SCORE` and the names of the metrics that are compared with the thresholds."""
+    directed = [name for name, rule in policy.metrics.items() if rule in ("higher", "lower")]
+    return [SCORE, *sorted(directed)]
+
+
 def describe_scales(scales: ScoreScales, policy: VerdictPolicy, key: PartitionKey) -> Iterator[str]:
-    """Yield sentences about scores that give no verdict because their scale goes above 1.
+    """Yield sentences about scores and metrics with values above 1.
 
     Args:
         scales: The scales of the agent's scores.
         policy: The rules for scores and metrics.
         key: The agent.
     """
-    if policy.score_acceptable > 1:
+    judged = [
+        name
+        for name in _list_judged(policy)
+        if policy.has_judge("metrics" if name else "score") and name in scales.counts_above_1
+    ]
+    if not policy.has_default_limits:
+        if policy.score_unacceptable >= 0 and policy.score_acceptable < 1:
+            for name in judged:
+                if name in scales.above_1:
+                    yield (
+                        f"{_count_values(name, scales)} of {key} are above 1, so a value of 1 may "
+                        f"be a low one, and score_acceptable is {policy.score_acceptable:g}: check "
+                        "that score_acceptable and score_unacceptable are on the scale of these "
+                        "values."
+                    )
         return
-    if SCORE in scales.above_1 and policy.has_judge("score"):
+    if SCORE in judged and SCORE in scales.above_1:
         yield (
             f"The scores of {key} go above 1, so a score of 1 may be a low one and gives no "
             "verdict: set score_acceptable and score_unacceptable on the scale of the scores."
         )
-    names = sorted(
-        name
-        for name, rule in policy.metrics.items()
-        if name in scales.above_1 and rule in ("higher", "lower")
-    )
-    if names and policy.has_judge("metrics"):
+    names = [name for name in judged if name and name in scales.above_1]
+    if names:
         yield (
             f"The metrics {', '.join(names)} of {key} go above 1, so a value of 1 gives no "
             "verdict: set a comparison in `metrics`, such as '>= 4'."
         )
+    few = [_count_values(name, scales) for name in judged if name not in scales.above_1]
+    if few:
+        yield (
+            f"{', '.join(few)} of {key} are above 1 and give no verdict, and a value of 1 counts "
+            "as the highest: if values above 1 are high values too, set score_acceptable = 1; if "
+            "1 is a low value, set both limits on the scale of the values."
+        )
+
+
+def _count_values(name: str, scales: ScoreScales) -> str:
+    """Return the number of values above 1 in words."""
+    count = scales.counts_above_1[name]
+    return f"{count} values of the metric {name}" if name else f"{count} scores"
 
 
 def collect_opinions(
@@ -133,7 +184,7 @@ def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) ->
     if not math.isfinite(score):
         return Opinion(None, f"the score {score} is not a finite number")
     reason = f"score {score:.4g}"
-    if score > 1 >= policy.score_acceptable:
+    if score > 1 + _TOLERANCE and policy.has_default_limits:
         return Opinion(
             None,
             (
@@ -155,8 +206,8 @@ def _judge_value(
 ) -> Verdict | None:
     """Return the verdict that follows from one metric's value.
 
-    There is no verdict if the value is between the two thresholds, above their scale, or not a
-    number.
+    There is no verdict if the value is between the two thresholds, or not a number. If nobody set
+    the thresholds, there is no verdict on a value above 1 either.
 
     Args:
         value: The value.
@@ -171,7 +222,8 @@ def _judge_value(
         holds = _OPERATORS[comparison[1]](value, float(comparison[2]))
         return "acceptable" if holds else "unacceptable"
     is_high = value >= policy.score_acceptable
-    if is_high and policy.score_acceptable <= 1 and (value > 1 or is_scale_above_1):
+    is_above_1 = is_scale_above_1 or value > 1 + _TOLERANCE
+    if is_high and is_above_1 and policy.has_default_limits:
         return None  # 1 or 2 of 5 is not on a scale from 0 to 1, so a verdict would be a guess
     is_low = value <= policy.score_unacceptable
     is_good, is_bad = (is_high, is_low) if rule == "higher" else (is_low, is_high)

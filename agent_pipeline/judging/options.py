@@ -20,6 +20,10 @@ from agent_pipeline.options import Options
 AskLlm = Literal["undecided", "all"]
 
 
+_LIMITS = ("score_acceptable", "score_unacceptable")
+"""The options that say on which scale the scores are."""
+
+
 class JudgingOptions(Options):
     """The options of `judged_sessions`: measures, judges, and cost limits of the language model."""
 
@@ -58,7 +62,12 @@ class JudgingOptions(Options):
         ),
     )
     score_acceptable: float = Field(
-        default=1.0, description="Score at or above which a session is acceptable."
+        default=1.0,
+        description=(
+            "Score at or above which a session is acceptable. If you set neither "
+            "score_acceptable nor score_unacceptable, scores above 1 give no verdict, and a score "
+            "of 1 gives no verdict if the agent's scores are on a scale that goes above 1."
+        ),
     )
     score_unacceptable: float = Field(
         default=0.0,
@@ -135,7 +144,24 @@ class JudgingOptions(Options):
             self.score_acceptable,
             self.score_unacceptable,
             self.metrics,
+            are_limits_set=self._are_limits_set,
         )
+
+    @property
+    def _are_limits_set(self) -> bool:
+        return not self.model_fields_set.isdisjoint(_LIMITS)
+
+    def hashed(self) -> dict[str, Any]:
+        """Return all options as JSON under the names that enter hashes.
+
+        Limits that a user set to the values of the defaults are hashed differently than limits that
+        nobody set, because they give other verdicts on scores above 1.
+        """
+        hashed = super().hashed()
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        if self._are_limits_set and all(getattr(self, name) == defaults[name] for name in _LIMITS):
+            hashed["are_limits_set"] = True
+        return hashed
 
     @property
     def limits(self) -> SpendLimits:

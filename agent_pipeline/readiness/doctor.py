@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from agent_pipeline.config.assets import (
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, without_credentials
-from agent_pipeline.judging.free_opinions import ScoreScales, describe_scales
+from agent_pipeline.judging.free_opinions import describe_scales
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm_client import SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
@@ -88,6 +88,7 @@ class Doctor:
     _tokens: dict[str, BaseTokens] = field(default_factory=dict)
     _examined: dict[PartitionKey, "Examined"] = field(default_factory=dict)
     _started: dict[PartitionKey, Callable[[], Examination]] = field(default_factory=dict)
+    _pool: ExaminationPool | None = None
 
     def report(
         self,
@@ -183,7 +184,8 @@ class Doctor:
     def _list_deciding(self, key: PartitionKey, labels: Labels) -> list[object]:
         """Return the options and labels that decide on the sessions of an agent."""
         settings = self.settings
-        return [settings.reading(key), labels.by_id, settings.preconditions(key)] + [
+        policy = resolve(settings, JudgingOptions, key).options.policy
+        return [settings.reading(key), labels.by_id, settings.preconditions(key), policy] + [
             resolve(settings, options, key).options
             for options in (
                 SessionsConfig,
@@ -218,16 +220,41 @@ class Doctor:
         if self.uses_model:
             _ = self.training_machine  # is measured while the cores are free
         with ExaminationPool(self.settings.store, len(unknown)) as pool:
+            self._pool = pool
             with suppress(BrokenExecutor):  # `_examine` examines the other agents
                 for key, labels in unknown.items():
                     self._started[key] = pool.start(key, labels)
-            yield
-        self._started = {}
+            try:
+                yield
+            finally:
+                self._started, self._pool = {}, None
 
     def _examine(
         self, source: TraceSource, key: PartitionKey, rules: ExaminationRules, labels: Labels
     ) -> Examination:
-        """Examine the sessions of an agent."""
+        """Examine the sessions of an agent.
+
+        The scales of the scores are known after the first pass. If they change verdicts, the
+        sessions are examined again, as the assets judge them.
+        """
+        is_started = key in self._started
+        examination = self._examine_once(source, key, rules, labels)
+        scales = examination.measure_scales()
+        if scales.change_verdicts(rules.judging.policy):
+            if is_started and self._pool:
+                with suppress(BrokenExecutor):  # this process examines the sessions
+                    self._started[key] = self._pool.start(key, labels, scales)
+            rules = replace(rules, scales=scales)
+            examination = self._examine_once(source, key, rules, labels)
+        unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
+        examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
+        examination.notes += describe_scales(scales, rules.judging.policy, key)
+        return examination
+
+    def _examine_once(
+        self, source: TraceSource, key: PartitionKey, rules: ExaminationRules, labels: Labels
+    ) -> Examination:
+        """Examine the sessions of an agent in one pass, with the scales that the rules contain."""
         examination = None
         if key in self._started:
             with suppress(BrokenExecutor):  # a process was killed, perhaps because memory is short
@@ -237,10 +264,6 @@ class Doctor:
             llm = self.open_judge(CACHED_ANSWERS_ONLY) if judged_by_llm else None
             source.notes.clear()
             examination = examine(source, key, rules, labels, llm)
-        unknown = labels.by_id.keys() - {facts.session_id for facts in examination.sessions}
-        examination.notes += [*labels.notes, *filter(None, [labels.describe_unknown(unknown)])]
-        scales = ScoreScales.measure((facts.score, facts.metrics) for facts in examination.sessions)
-        examination.notes += describe_scales(scales, rules.judging.policy, key)
         return examination
 
     @cached_property

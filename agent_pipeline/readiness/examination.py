@@ -24,6 +24,7 @@ from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.judging.curation import CurationRules, OwnSessions, check_row
 from agent_pipeline.judging.decisions import CurationCandidate
+from agent_pipeline.judging.free_opinions import UNKNOWN_SCALES, ScoreScales
 from agent_pipeline.judging.judge_checks import JudgeCheck, check_judge
 from agent_pipeline.judging.judging_run import JudgingRun
 from agent_pipeline.judging.labels import Labels
@@ -86,6 +87,7 @@ class ExaminationRules:
         thoughts: Whether rows include recorded thoughts.
         blocked: The forgotten sessions.
         checks: The checks of machine judges against people's labels; None without checks.
+        scales: The scales of the agent's scores.
     """
 
     reading: ReadingOptions
@@ -96,6 +98,7 @@ class ExaminationRules:
     thoughts: bool
     blocked: BlockList
     checks: Sequence[JudgeCheck] | None = None
+    scales: ScoreScales = UNKNOWN_SCALES
 
     @classmethod
     def load(
@@ -247,6 +250,10 @@ class Examination:
     lengths: dict[str, dict[str, int]] = field(default_factory=dict)
     encoded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def measure_scales(self) -> ScoreScales:
+        """Return the scales of the scores of all sessions."""
+        return ScoreScales.measure((facts.score, facts.metrics) for facts in self.sessions)
+
 
 def examine(
     source: TraceSource,
@@ -272,6 +279,7 @@ def examine(
     pass_over_store = _Pass(rules, shard)
     run = JudgingRun.from_options(rules.judging, labels)
     run.checks = rules.checks
+    run.scales = rules.scales
     with llm or nullcontext() as run.llm:
         for (facts, session), judged in run.judge(pass_over_store.prepare(source, key)):
             pass_over_store.check(facts, session, judged)

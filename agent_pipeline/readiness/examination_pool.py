@@ -5,12 +5,14 @@ What is examined belongs to `examination`.
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from types import TracebackType
 
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import PipelineError
+from agent_pipeline.judging.free_opinions import UNKNOWN_SCALES, ScoreScales
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness.examination import (
@@ -57,7 +59,9 @@ class ExaminationPool:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def start(self, key: PartitionKey, labels: Labels) -> Callable[[], Examination]:
+    def start(
+        self, key: PartitionKey, labels: Labels, scales: ScoreScales = UNKNOWN_SCALES
+    ) -> Callable[[], Examination]:
         """Start the examination of an agent, and return a function that waits for its result.
 
         The function raises a `PipelineError` if the sessions cannot be examined.
@@ -65,10 +69,12 @@ class ExaminationPool:
         Args:
             key: The partition.
             labels: People's labels.
+            scales: The scales of the agent's scores.
         """
         shards = [Shard(index, self._shards) for index in range(self._shards)]
         futures = [
-            self._pool.submit(_examine_shard, self._store, key, labels, shard) for shard in shards
+            self._pool.submit(_examine_shard, self._store, key, labels, scales, shard)
+            for shard in shards
         ]
 
         def collect() -> Examination:
@@ -91,7 +97,11 @@ def _open_store(store: str | tuple[str, ...]) -> tuple[Settings, TraceSource]:
 
 
 def _examine_shard(
-    store: str | tuple[str, ...], key: PartitionKey, labels: Labels, shard: Shard
+    store: str | tuple[str, ...],
+    key: PartitionKey,
+    labels: Labels,
+    scales: ScoreScales,
+    shard: Shard,
 ) -> Examination | str:
     """Return the examination of a part of an agent's sessions, or the sentence of an error.
 
@@ -100,6 +110,7 @@ def _examine_shard(
     try:
         settings, source = _open_store(store)
         rules = ExaminationRules.load(settings, settings.open_lake(), key, labels)
+        rules = replace(rules, scales=scales)
         source.notes.clear()
         return examine(source, key, rules, labels, shard=shard)
     except PipelineError as error:

@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent_pipeline.cli.app import app
+from agent_pipeline.judging.free_opinions import UNKNOWN_SCALES, ScoreScales
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.readiness import doctor as doctor_room
+from agent_pipeline.readiness import examination_pool
 from agent_pipeline.readiness.examination import Examination
 from agent_pipeline.readiness.examination_pool import ExaminationPool
 from agent_pipeline.readiness.report import Readiness
@@ -159,6 +161,24 @@ class TestManyAgents:
                 other, training=None
             )
 
+    def test_processes_know_the_scale_of_all_scores(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Scores from 1 to 5 give no verdict, although one process sees scores of 1 only."""
+        chats = [
+            chat(f"s-{n:02}", f"find thing {n}", score=3.0 if n % 2 else 1.0) for n in range(40)
+        ]
+        path = str(write_chats(tmp_path / "chats.jsonl", chats))
+        alone = msgspec.json.decode(run(path, "--json").stdout, type=Readiness).agents
+        monkeypatch.setattr(doctor_room, "MIN_BYTES_FOR_PROCESSES", 1)
+        monkeypatch.setattr(examination_pool, "count_cores", lambda: 2)
+        done = run(path, "--json")
+        (agent,) = msgspec.json.decode(done.stdout, type=Readiness).agents
+        assert done.exit_code == 1 and agent.judges.verdicts == {"nobody": 40}
+        assert [msgspec.structs.replace(agent, training=None)] == [
+            msgspec.structs.replace(other, training=None) for other in alone
+        ]
+
     @pytest.mark.parametrize("is_early", [False, True])
     def test_killed_process(
         self, many_agents: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool
@@ -169,7 +189,9 @@ class TestManyAgents:
         """
 
         class BrokenPool(ExaminationPool):
-            def start(self, key: PartitionKey, labels: Labels) -> Callable[[], Examination]:
+            def start(
+                self, key: PartitionKey, labels: Labels, scales: ScoreScales = UNKNOWN_SCALES
+            ) -> Callable[[], Examination]:
                 if is_early:
                     raise BrokenProcessPool
 

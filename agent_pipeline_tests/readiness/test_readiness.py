@@ -9,6 +9,9 @@ from typing import get_args
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft_tables import read_sft_columns
@@ -102,6 +105,63 @@ def test_report_agrees_with_the_tables(store: Path, tmp_path: Path) -> None:
         del dropped["no_turn_to_train"]
         assert dropped == Counter(reason for reason in reasons if reason != "kept")
         assert agent.contents.sessions == len(reasons)
+
+
+SCORES = st.lists(
+    st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0]) | st.floats(-1, 2), min_size=4, max_size=12
+)
+
+
+@given(SCORES, SCORES, st.sampled_from([{}, {"score_acceptable": 1.0}]))
+@hypothesis_settings(max_examples=12, deadline=None)
+@example([1.0, 2.0, 3.0, 4.0, 5.0] * 8, [1.0] * 40, {})
+@example([0.0] * 40, [1.0, 4.0] * 20, {})
+def test_report_agrees_on_scores_above_1(
+    tmp_path_factory: pytest.TempPathFactory,
+    scores: list[float],
+    metrics: list[float],
+    limits: dict[str, float],
+) -> None:
+    """The report counts the verdicts that the night gives, whatever the scale of the scores is."""
+    folder = tmp_path_factory.mktemp("scores")
+    chats = [
+        chat(f"s-{n:02}", f"find {n}", score=score, scores={"m": metric})
+        for n, (score, metric) in enumerate(zip(scores, metrics, strict=False))
+    ]
+    store = write_chats(folder / "c.jsonl", chats)
+    judging = {"metrics": {"m": "higher"}, "decided_by": ["metrics", "score"], **limits}
+    assets = {"judged_sessions": judging}
+    agent = examine_one(store, lake=str(folder / "empty"), assets=assets)
+    settings = load_settings(store=str(store), lake=str(folder / "lake"), assets=assets)
+    (key,) = settings.open_store().partitions()
+    built, _ = build_by_assets(settings, key)
+    judged = settings.open_lake().open("judged_sessions", key).read(["verdict"])
+    counts = Counter(judged["verdict"].to_pylist())
+    assert agent.judges.acceptable == counts["acceptable"]
+    assert agent.judges.unacceptable == counts["unacceptable"]
+    assert agent.trainable == built.counts["rows"]
+
+
+def test_stars_need_limits(tmp_path: Path) -> None:
+    """Scores from 1 to 5 block the agent, as scores that the limits do not judge."""
+    chats = [chat(f"s-{n}", f"find {n}", score=1.0 + n % 5) for n in range(40)]
+    agent = examine_one(write_chats(tmp_path / "c.jsonl", chats))
+    assert agent.judges.verdicts == {"nobody": 40} and not agent.is_ready
+    assert agent.judges.undecided_scores == 40 and agent.trainable == 0
+
+
+@pytest.mark.parametrize("change", [{"score_acceptable": 1.0}, {"score_unacceptable": 0.0}])
+def test_limits_set_to_the_defaults_are_examined_again(
+    tmp_path: Path, change: dict[str, float]
+) -> None:
+    chats = [chat(f"s-{n}", f"find {n}", score=1.0 + n % 5) for n in range(10)]
+    plain = {"store": str(write_chats(tmp_path / "c.jsonl", chats))}
+    first = make_doctor(load_settings(**plain))
+    first.report()
+    second = make_doctor(load_settings(**plain, assets={"judged_sessions": change}))
+    second.earlier = first
+    (agent,) = second.report().agents
+    assert agent.judges.acceptable == 10
 
 
 def test_report_uses_the_ledger_of_the_lake(tmp_path: Path) -> None:
