@@ -129,11 +129,16 @@ def describe_changes(lake: Lake, key: PartitionKey) -> list[str]:
     Raises:
         DataError: A table is damaged, or an older version wrote it.
     """
-    return [
-        f"Since the {comparison.model} was trained: {comparison}."
-        for comparison in compare_models(lake, key)
-        if comparison.changes or not comparison.is_recorded
-    ]
+    sentences = []
+    for comparison in compare_models(lake, key):
+        if comparison.changes:
+            sentences.append(f"Since the {comparison.model} was trained: {comparison}.")
+        elif not comparison.is_recorded:
+            sentences.append(
+                "Whether the system prompt or tools changed since the "
+                f"{comparison.model} was trained is {comparison}."
+            )
+    return sentences
 
 
 def compare_adapters(
