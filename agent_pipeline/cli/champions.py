@@ -95,9 +95,9 @@ def report(
 ) -> None:
     """Open the page that explains the last decision, and print its path.
 
-    The page shows the figures, and every turn in which the models differ. If there is no decision
-    yet, the command opens the evaluation's page. With `--out`, or if the output is not a terminal,
-    the command only prints the path.
+    The decision's page shows the figures behind the decision, and every turn in which the compared
+    models differ. If there is no decision yet, the command opens the evaluation's page. With
+    `--out`, or if the output is not a terminal, the command only prints the path.
     """
     lake, key = load_settings().open_lake(), parse_key(partition)
     evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)

@@ -58,8 +58,8 @@ A partition is one agent of one project, written as `project/agent`, such as `sh
 | 2 | The command line is wrong, for example because an option does not exist. |
 | 130 | Somebody interrupted the command with Ctrl+C. |
 
-If a command succeeds, it prints the next sensible command on standard error. With `--json` and
-`--path`, the command does not print this line.
+If a command succeeds, it prints the next sensible command on standard error. A command with
+`--json` or `--path` does not print the next command.
 
 The option `--install-completion` installs completion for your shell (bash, zsh, fish or
 PowerShell). Start a new shell afterwards.

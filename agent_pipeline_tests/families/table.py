@@ -162,8 +162,8 @@ HEAD = """# Model families
 This page lists the chat templates that were tested, and the template with which each family is
 trained. The guide [Choose a base model](../how-to/base-model.md) explains the choice.
 
-Each row is the result of a test with a tiny model that has random weights and the family's chat
-template. The test runs the same steps as the pipeline:
+Each row in the section [Templates](#templates) is the result of a test with a tiny model that has
+random weights and the family's chat template. The test runs the same steps as the pipeline:
 
 1. Check whether the template loses anything, such as tools or tool calls.
 2. Encode four conversations, and verify the loss mask of each conversation on its tokens.
@@ -189,9 +189,9 @@ other families are not tested.
 Four rules apply to all families:
 
 - **Numbers in earlier calls.** If a template takes the arguments of calls as text, llama.cpp shows
-  the numbers of earlier calls unchanged. If a template needs objects (Qwen3.5), llama.cpp rounds
-  these numbers, and the training prompts contain the same rounded numbers. A call that the model
-  learns to write keeps all its digits.
+  the numbers of earlier calls unchanged. If a template takes the arguments as objects (Qwen3.5),
+  llama.cpp rounds the numbers of earlier calls, and the training prompts contain the same rounded
+  numbers. A call that the model learns to write keeps all its digits.
 - **Dates.** If a template writes today's date, the date is always 26 July 2024, in training and in
   the exported file. Write the real date into the agent's system prompt.
 - **Dropped rows.** If a template cannot render a row, the row is dropped and counted. For example,
@@ -208,9 +208,9 @@ Four rules apply to all families:
 CALLS_HEAD = """
 ## Tool calls
 
-This table shows a call as the template in use writes it, with `⏎` for a line break. A test
-renders calls with nested arguments, quotes, Unicode, marks of other notations, several calls and
-words before the calls. The parser must read exactly these calls back. A call that is cut off is
+This table shows a call as the template in use writes it, with `⏎` for a line break. A test renders
+calls with nested arguments, quotes, Unicode, marks of other notations, several calls and words
+before the calls. The parser must read exactly the rendered calls back. A call that is cut off is
 never read as another call.
 
 A row whose calls cannot be read back is dropped and counted (`dropped_not_proven`). For example,
@@ -218,9 +218,10 @@ Qwen3.5 writes a text between tags, so it cannot write a text that contains
 `</parameter><parameter=days>`.
 
 The column "family" shows the family that the model's own chat template names. `by config` means
-that several families have such templates. `model_type` and `architectures` in the model's
-`config.json` then decide. The template is checked first, because models of different families can
-have the same architecture. For example, DeepSeek-R1-Distill has the architecture of Qwen2.5.
+that several families have such templates. For `by config`, `model_type` and `architectures` in the
+model's `config.json` determine the family. The template is checked first, because models of
+different families can have the same architecture. For example, DeepSeek-R1-Distill has the
+architecture of Qwen2.5.
 
 The column "trees" shows whether a tiny model with the layers of the real model is trained and
 evaluated with [shared prefixes](../explanation/training.md#trees-of-prefixes), or row by row. Every
@@ -233,7 +234,8 @@ call in this table is read by our parsers; no model needs a `response_template`.
 TRL_HEAD = """
 ## Compared with TRL
 
-TRL has functions that check the same properties. The table shows why the pipeline uses its own
+TRL also has functions that check a chat template, for example whether the template is
+prefix-preserving. The table shows why the pipeline uses its own functions instead of TRL's
 functions. "Refused" means that TRL does not support the template.
 
 | question | TRL | this pipeline |
@@ -244,12 +246,13 @@ functions. "Refused" means that TRL does not support the template.
 | Can replies be parsed? | `parse_response`, which supports only unchanged templates | parses our template and changed templates too |
 
 If the answer for *prefix-preserving* were wrongly "yes", the model would be trained on prompts that
-a server never sends. A dash means that the template is not used.
+a server never sends. A dash in the next table means that the pipeline does not use the family's own
+template.
 
 The last three columns count replies that were parsed correctly, of seven replies that the template
-wrote. Families without parallel calls or without words before a call have fewer replies. The
-template of gpt-oss writes words before a call as a thought, and writes only the first of two calls.
-A row with two calls is therefore dropped for gpt-oss.
+wrote. For families without parallel calls or without words before a call, fewer replies were
+tested. The template of gpt-oss writes words before a call as a thought, and writes only the first
+of two calls. A row with two calls is therefore dropped for gpt-oss.
 
 | family | renders calls: TRL | ours | prefix-preserving: TRL | ours | trains stop token: TRL | ours | parsed: TRL, unchanged template | parsed: TRL, our changes | parsed: ours |
 |---|---|---|---|---|---|---|---|---|---|

@@ -66,8 +66,8 @@ def production(
 
     The report has one line per model and week, with sessions, verdicts, errors, turns, tokens and
     cost. A sequential test compares the verdicts every night. If the test shows that an
-    automatically promoted champion is worse, the previous champion is restored. If there is no
-    previous champion, the champion's share of the traffic through LiteLLM is set to 0.
+    automatically promoted champion is worse, the previous champion is restored. If the worse
+    champion is the agent's first champion, its share of the traffic through LiteLLM is set to 0.
     """
     with user_errors():
         options = in_force(context, workspace, ProductionOptions)

@@ -37,10 +37,10 @@ def trained_sessions(
     """One row per session that the last training run used.
 
     The next run compares its sessions with this table to find new sessions. A nightly run stops at
-    this asset if fewer sessions are new than `night.new_sessions`, and no verdict, setting or code
-    changed. If the agent's system prompt or tools changed, one new session is enough. A nightly run
-    also stops at this asset if `night.minutes` have passed. A run that a person starts never stops
-    at this asset.
+    `trained_sessions` if fewer sessions are new than `night.new_sessions`, and no verdict, setting
+    or code changed. If the agent's system prompt or tools changed, one new session is enough. A
+    nightly run also stops at `trained_sessions` if `night.minutes` have passed. If a person starts
+    a run, it never stops at `trained_sessions`.
     """
     with user_errors():
         key, last, lake = agent_key(context), _last_training(context), workspace.open_lake()
