@@ -118,7 +118,7 @@ def demo(
     """Run the whole graph on the sample sessions, to a trained and verified GGUF model."""
     from agent_pipeline.cli.report import print_report
     from agent_pipeline.defs.resources import Workspace
-    from agent_pipeline.governance.played_world import find_deciding_world
+    from agent_pipeline.governance.played_world import find_world_in_force
 
     began = time.monotonic()
     os.environ["AGENT_PIPELINE_STORE"] = str(_sample_store())
@@ -137,7 +137,7 @@ def demo(
         run(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     settings, lake = workspace.settings(), workspace.open_lake()
-    print_report(console, lake, {key: find_deciding_world(settings, lake, key) for key in keys})
+    print_report(console, lake, {key: find_world_in_force(settings, lake, key) for key in keys})
     console.print(
         f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: "
         f"[bold]make dev[/bold]"

@@ -7,13 +7,19 @@ from rich.console import Console
 
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.gateway.traffic import Models, parse_share, read_rules, write_traffic
+from agent_pipeline.evaluation.replay_proof import prove_tape
+from agent_pipeline.gateway.traffic import (
+    Models,
+    parse_share,
+    read_rules,
+    stop_traffic,
+    write_traffic,
+)
 from agent_pipeline.gateway.turn_checks import TrafficRules
-from agent_pipeline.governance.played_world import find_deciding_world
+from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.judging.preconditions import Preconditions
 from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.promotion.champions import find_write_threshold
-from agent_pipeline.promotion.episodes_in_force import find_last_episodes
+from agent_pipeline.promotion.champions import describe_missing_threshold, find_write_threshold
 from agent_pipeline.promotion.ledger import EXPORT
 
 console = Console()
@@ -43,6 +49,8 @@ def traffic(
     lake = settings.open_lake()
     before = read_rules(lake).get(str(key), TrafficRules())
     wanted = parse_share(share) if share else before.share
+    if not wanted:
+        stop_traffic(lake, key)  # whatever fails below, the champion answers nothing more
     rules = make_rules(settings, key, wanted)
     models = {
         agent: find_models(settings, parse_key(agent))
@@ -60,17 +68,18 @@ def traffic(
             f"The proxy logs to {rules.log}: add this folder to the setting `store`, so that the "
             "pipeline reads the conversations as sessions."
         )
-    if rules.act == "sure" and rules.threshold is None:
-        lines.append(
-            "The large model makes every write, because the champion's episodes give no confidence "
-            f"threshold{_describe_why_not(settings, key)}."
-        )
+    champion = lake.champion(EXPORT, key)
+    if champion and wanted and rules.act == "sure" and rules.threshold is None:
+        world = find_world_in_force(settings, lake, key, prove_tape)
+        lines.append(describe_missing_threshold(lake, key, champion.identity, world))
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def make_rules(settings: Settings, key: PartitionKey, share: float) -> TrafficRules:
     """Return the rules of an agent's traffic.
+
+    A champion without a share of the traffic has no threshold, because none is needed.
 
     Raises:
         DataError: The agent has no champion, although the share is above 0.
@@ -85,8 +94,8 @@ def make_rules(settings: Settings, key: PartitionKey, share: float) -> TrafficRu
     preconditions = settings.preconditions(key)
     Preconditions.parse(preconditions)
     threshold = None
-    if champion:
-        deciding_world = find_deciding_world(settings, lake, key)
+    if champion and share:
+        deciding_world = find_world_in_force(settings, lake, key, prove_tape)
         threshold = find_write_threshold(lake, key, champion.identity, deciding_world)
     return TrafficRules(
         share=share,
@@ -98,17 +107,6 @@ def make_rules(settings: Settings, key: PartitionKey, share: float) -> TrafficRu
         log=str(settings.traffic_log(key)),
         modules=str(settings.folder or ""),
     )
-
-
-def _describe_why_not(settings: Settings, key: PartitionKey) -> str:
-    """Return why the champion's episodes are not in force, in brackets, or an empty text."""
-    lake = settings.open_lake()
-    champion = lake.champion(EXPORT, key)
-    if champion is None:
-        return ""
-    world = find_deciding_world(settings, lake, key)
-    why_not = find_last_episodes(lake, key, champion.identity, world).why_not
-    return f" ({why_not})" if why_not else ""
 
 
 def find_models(settings: Settings, key: PartitionKey) -> Models:

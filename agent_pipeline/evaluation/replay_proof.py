@@ -40,7 +40,7 @@ from agent_pipeline.evaluation.tape import (
     read_tapes,
 )
 from agent_pipeline.evaluation.worlds import REPLAYED, load_world
-from agent_pipeline.json_types import JsonObject
+from agent_pipeline.json_types import JsonObject, JsonValue
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Tool, hash_json
 from agent_pipeline.sessions.tables import decode_json as decode_column
@@ -399,16 +399,11 @@ def prove_tape(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeP
     Raises:
         DataError: The table `tape` does not exist, or is damaged.
     """
-    tables = (TAPE_TABLE, HELDOUT_TABLE, JUDGED_TABLE)
-    made_from: JsonObject = {
-        "tables": {table: lake.checksum(table, key) for table in tables if lake.has(table, key)},
-        "surrogates": surrogates,
-        "code": code_version(),
-    }
+    stored = find_stored_proof(lake, key, surrogates)
+    if stored:
+        return stored
+    made_from = _describe_inputs(lake, key, surrogates)
     identity = hash_json([TAPE_PROOF, made_from])
-    stored = lake.find(TAPE_PROOF, key, identity)
-    if stored and not lake.damaged_files(stored):
-        return decode_json(stored.read(PROOF_FILE), TapeProof)
     proof = _make_proof(lake, key, surrogates)
     # A person who may only read the lake gets a proof too. It is then made at every call.
     with suppress(OSError):
@@ -416,6 +411,37 @@ def prove_tape(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeP
         (folder / PROOF_FILE).write_bytes(msgspec.json.encode(proof))
         lake.finish(TAPE_PROOF, key, identity, folder, made_from, {})
     return proof
+
+
+def find_stored_proof(lake: Lake, key: PartitionKey, surrogates: bool = False) -> TapeProof | None:
+    """Return the stored proof, or None if there is none for today's recordings and code.
+
+    Nothing is replayed. The arguments and errors are those of `prove_tape`.
+    """
+    identity = hash_json([TAPE_PROOF, _describe_inputs(lake, key, surrogates)])
+    stored = lake.find(TAPE_PROOF, key, identity)
+    if stored is None or lake.damaged_files(stored):
+        return None
+    return decode_json(stored.read(PROOF_FILE), TapeProof)
+
+
+def _describe_inputs(lake: Lake, key: PartitionKey, surrogates: bool) -> JsonObject:
+    """Return everything that a proof depends on."""
+    return {
+        "tables": list_examined_tables(lake, key),
+        "surrogates": surrogates,
+        "code": code_version(),
+    }
+
+
+def list_examined_tables(lake: Lake, key: PartitionKey) -> dict[str, JsonValue]:
+    """Return the checksums of the tables that a proof made today examines, by table.
+
+    Raises:
+        DataError: A table is damaged.
+    """
+    tables = (TAPE_TABLE, HELDOUT_TABLE, JUDGED_TABLE)
+    return {table: lake.checksum(table, key) for table in tables if lake.has(table, key)}
 
 
 def _make_proof(lake: Lake, key: PartitionKey, surrogates: bool) -> TapeProof:

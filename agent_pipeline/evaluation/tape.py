@@ -1,4 +1,4 @@
-"""Tapes: what the tools and the users answered in id of the recorded sessions of a task.
+"""Tapes: what the tools and the users answered in the recorded sessions of a task.
 
 The table `tape` has one row per step of a recorded session. A result is found by the tool, the
 canonical arguments, and the successful writes before it in the session. Reading the tape in an

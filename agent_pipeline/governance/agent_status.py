@@ -15,11 +15,11 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.gateway.traffic import describe_rules, read_rules
 from agent_pipeline.gateway.turn_checks import TrafficRules
 from agent_pipeline.governance.model_list import ModelSummary, summarize_models
-from agent_pipeline.governance.played_world import find_deciding_world
+from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import find_write_threshold
-from agent_pipeline.promotion.episodes_in_force import find_last_episodes
+from agent_pipeline.promotion.episodes_in_force import find_readable_episodes
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.request_changes import describe_changes
 from agent_pipeline.storage.lake import Lake
@@ -176,10 +176,11 @@ def _check_threshold(settings: Settings, key: PartitionKey, rules: TrafficRules)
     champion = lake.champion(EXPORT, key)
     if champion is None:
         return []
-    world = find_deciding_world(settings, lake, key)
+    world = find_world_in_force(settings, lake, key)
     if find_write_threshold(lake, key, champion.identity, world) == rules.threshold:
-        return []
-    why_not = find_last_episodes(lake, key, champion.identity, world).why_not
+        is_lost = rules.threshold is None and world.is_unreadable
+        return [f"The large model makes every write, because {world.why_not}."] if is_lost else []
+    why_not = find_readable_episodes(lake, key, champion.identity, world).why_not
     reason = f"its last episodes do not count, because {why_not}" if why_not else "it played again"
     return [
         f"The gateway still uses an earlier threshold for the champion's writes ({reason}). Run "

@@ -11,7 +11,7 @@ from agent_pipeline.config.assets import ServingConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.governance.played_world import find_deciding_world
+from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.notifications import describe_manual_move, send_notifications
 from agent_pipeline.promotion.champions import (
@@ -35,7 +35,7 @@ _REPAIRED = (
 def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
     """Serve the champion of a partition after the change `entry`.
 
-    Notify people if the champion moved.
+    Notify people if the champion moved. Damaged recordings or episodes stop nothing.
 
     The caller shows the result, and calls `complete_move` afterwards.
 
@@ -47,9 +47,11 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     """
     lake = settings.open_lake()
     champion = lake.champion(EXPORT, key)
-    deciding_world = find_deciding_world(settings, lake, key)
+    deciding_world = find_world_in_force(settings, lake, key)
     against = unfit(lake, key, champion, deciding_world) if champion else []
     warnings = [f"It is not fit to act unattended: {'; '.join(against)}."] if against else []
+    if deciding_world.is_unreadable:
+        warnings.append(f"Its episodes do not count, because {deciding_world.why_not}.")
     interrupted = interrupted_rollback(lake, key) if not entry.moved else None
     if interrupted:
         warnings.append(
@@ -96,7 +98,7 @@ def complete_interrupted_moves(
         try:
             difference, rolled_back = serving_difference(lake, key), interrupted_rollback(lake, key)
             if difference:
-                _serve(settings, lake, key, find_deciding_world(settings, lake, key))
+                _serve(settings, lake, key, find_world_in_force(settings, lake, key))
         except (PipelineError, OSError) as error:
             sentences.append(
                 f"{key}: what is served cannot be compared with the champion, or brought up to "

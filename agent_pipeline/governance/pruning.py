@@ -4,6 +4,7 @@ A partition keeps these artifacts:
 
 - the artifacts that the pointers of each asset name;
 - the exports of the last changes of the history, with the episodes that these exports played;
+- the proofs of the recordings as they are now;
 - every artifact that one of the kept artifacts was made from.
 
 A run that needs another artifact makes it again. The folder that a killed run left is deleted after
@@ -21,7 +22,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from agent_pipeline.errors import DamageError, name_asset_to_select
+from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
+from agent_pipeline.evaluation.replay_proof import TAPE_PROOF, list_examined_tables
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.episodes_in_force import NO_WORLD, find_last_episodes
@@ -275,6 +277,7 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
     assets |= {artifact.asset for artifact in stored.unreadable}
     unreadable = {artifact.name: artifact for artifact in stored.unreadable}
     waiting = [name for asset in sorted(assets) for name in _roots(lake, stored.key, asset, keep)]
+    waiting += _list_current_proofs(lake, stored)
     named: set[str] = set()
     while waiting:
         identity = waiting.pop()
@@ -298,6 +301,24 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
             ):
                 waiting.append(played.identity)
     return named
+
+
+def _list_current_proofs(lake: Lake, stored: PartitionArtifacts) -> Iterator[str]:
+    """Yield the identities of the proofs of today's recordings, which no pointer names.
+
+    Without the proof, the champion loses the threshold for its writes, until somebody makes
+    the proof again.
+    If a table is damaged, every proof is kept.
+    """
+    proofs = [item for item in stored.by_identity.values() if item.file.asset == TAPE_PROOF]
+    try:
+        tables = list_examined_tables(lake, stored.key) if proofs else {}
+    except DataError:
+        yield from (proof.identity for proof in proofs)
+        return
+    for proof in proofs:
+        if proof.manifest["made_from"].get("tables") == tables:
+            yield proof.identity
 
 
 def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str]:

@@ -26,14 +26,15 @@ from agent_pipeline.export.serving_folder import (
     rewrite_texts,
     write_folder,
 )
-from agent_pipeline.gateway.traffic import follow_champion, pause_champion
+from agent_pipeline.gateway.traffic import follow_champion, pause_champion, read_rules
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.episodes_in_force import (
     NO_WORLD,
     DecidingWorld,
-    find_last_episodes,
+    find_readable_episodes,
+    find_seen_episodes,
 )
 from agent_pipeline.promotion.hub import make_model_card, push_to_hub
 from agent_pipeline.promotion.ledger import (
@@ -183,6 +184,11 @@ def serve(
             is_back=champion is not None and _was_champion_before(lake, key, champion.identity),
         )
         messages += [message] if message else []
+        rules = read_rules(lake).get(str(key))
+        if champion and rules and rules.share and rules.act == "sure" and rules.threshold is None:
+            messages.append(
+                describe_missing_threshold(lake, key, champion.identity, deciding_world)
+            )
     objections = unfit(lake, key, champion, deciding_world) if champion else []
     return Serving(artifact, champion, folder, objections, messages)
 
@@ -295,7 +301,7 @@ def _write_model_card(
         champion,
         find_last_decision(lake, key, identity),
         describe_used_template(adapters),
-        find_last_episodes(lake, key, identity, deciding_world),
+        find_readable_episodes(lake, key, identity, deciding_world),
         unfit(lake, key, champion, deciding_world),
     )
 
@@ -322,13 +328,25 @@ def unfit(
     """Return the reasons against an export that follow from its episodes and from the last decision
     on it.
 
-    Harm that was seen is named even if the episodes are not in force any more.
+    Harm that was seen is named even if the episodes are not in force any more, or if the export
+    played again without harm. Episodes that cannot be read may show harm, so they are named too.
     """
-    last = find_last_episodes(lake, key, export.identity, deciding_world)
-    against = list(read_episode_report(last.played).against) if last.played else []
-    if last.why_not:
-        why_not = f"in episodes that do not count now, because {last.why_not}"
-        against = [f"{reason} ({why_not})" for reason in against]
+    seen = find_seen_episodes(lake, key, export.identity, deciding_world)
+    against = []
+    unreadable = list(seen.damage)
+    for last in seen.episodes:
+        try:
+            reasons = read_episode_report(last.played).against if last.played else []
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        why_not = f" (in episodes that do not count now, because {last.why_not})"
+        against += [f"{reason}{why_not if last.why_not else ''}" for reason in reasons]
+    against += [
+        f"it is not known what some of its episodes show ({sentence.rstrip('.')})"
+        for sentence in unreadable
+    ]
+    against = list(dict.fromkeys(against))
     decisions = [
         record.decision
         for record in open_ledger(lake, key).records()
@@ -352,11 +370,25 @@ def find_write_threshold(
     lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
 ) -> float | None:
     """Return the smallest confidence at which no write of an export's episodes was wrong, or None
-    if it was not measured in episodes that are in force.
+    if it was not measured in episodes that are in force and can be read.
     """
-    played = find_last_episodes(lake, key, export, deciding_world).in_force
-    figures = read_episode_report(played).players.get("model") if played else None
+    played = find_readable_episodes(lake, key, export, deciding_world).in_force
+    try:
+        figures = read_episode_report(played).players.get("model") if played else None
+    except DataError:
+        return None
     return figures.confidence.threshold if figures and figures.confidence else None
+
+
+def describe_missing_threshold(
+    lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
+) -> str:
+    """Return a sentence for a person about a champion without a threshold for its writes."""
+    why_not = find_readable_episodes(lake, key, export, deciding_world).why_not
+    return (
+        "The large model makes every write, because the champion's episodes give no confidence "
+        f"threshold{f' ({why_not})' if why_not else ''}."
+    )
 
 
 def _was_champion_before(lake: Lake, key: PartitionKey, export: str) -> bool:

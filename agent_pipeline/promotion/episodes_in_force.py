@@ -8,6 +8,7 @@ use. The choice of the world is in `governance.played_world`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.evaluation.stored_kinds import describe_kind
 from agent_pipeline.evaluation.worlds import REPLAYED
 from agent_pipeline.keys import PartitionKey
@@ -28,11 +29,13 @@ class DecidingWorld:
         world: `package.module:Class` or `replayed`; empty if no episodes are in force.
         task_kinds: The kinds of tasks that are replayed; empty for all kinds.
         why_not: Why no episodes are in force, if there is no world.
+        is_unreadable: Whether they are not in force because a table cannot be read.
     """
 
     world: str = ""
     task_kinds: tuple[str, ...] = ()
     why_not: str = field(default="the agent has no world to play in", compare=False)
+    is_unreadable: bool = field(default=False, compare=False)
 
 
 NO_WORLD = DecidingWorld()
@@ -57,13 +60,43 @@ class LastEpisodes:
         return None if self.why_not else self.played
 
 
+@dataclass(frozen=True)
+class SeenEpisodes:
+    """All episodes of an export in which harm may have been seen.
+
+    Attributes:
+        episodes: The episodes, in force or not.
+        damage: Sentences about episodes that cannot be read, so that nobody knows what they show.
+    """
+
+    episodes: list[LastEpisodes]
+    damage: list[str]
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Episodes, and the time (UTC) at which they were played or compared."""
+
+    artifact: Artifact
+    when: str
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Episodes of the last decisions, and sentences about those that are damaged."""
+
+    played: list[_Played]
+    damage: list[str]
+
+
 def find_last_episodes(
     lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
 ) -> LastEpisodes:
     """Return the last episodes that this export played, even if other exports have played since.
 
-    If they are not in force, episodes count that the export played as the champion, to be compared
-    with a candidate in the world of today.
+    An export plays its own episodes, and plays again as the champion, to be compared with a
+    candidate. The newest episodes that are in force count. If none are in force, its own last
+    episodes are returned. A damaged page of an earlier decision is skipped.
 
     Args:
         lake: The lake.
@@ -75,19 +108,62 @@ def find_last_episodes(
         DamageError: An episodes artifact in the history is damaged, so it may be the one that is
             searched.
     """
-    last = None
-    for played in _list_played(lake, key):
-        if played.manifest["made_from"].get(EXPORT) == export:
-            last = LastEpisodes(played, _why_not_in_force(played, deciding_world))
-            break
-    if last and last.in_force:
-        return last
-    for played in _list_compared(lake, key) if deciding_world.world else ():
-        is_own = played.manifest["made_from"].get(EXPORT) == export
-        if is_own and not _why_not_in_force(played, deciding_world):
-            return LastEpisodes(played, "")
+    own_episodes = _find_own(lake, key, export)
+    compared = _find_compared(lake, key, export).played if deciding_world.world else []
+    for played in sorted([*compared, *own_episodes], key=lambda played: played.when, reverse=True):
+        if not _why_not_in_force(played.artifact, deciding_world):
+            return LastEpisodes(played.artifact, "")
+    for played in own_episodes:
+        return LastEpisodes(played.artifact, _why_not_in_force(played.artifact, deciding_world))
     why_not = "it has played none" if deciding_world.world else deciding_world.why_not
-    return last or LastEpisodes(None, why_not)
+    return LastEpisodes(None, why_not)
+
+
+def find_readable_episodes(
+    lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
+) -> LastEpisodes:
+    """Return the last episodes of an export, or none if they are damaged. Raise no error.
+
+    Serving needs an answer in any case: without episodes in force, an export has no threshold, and
+    the large model makes all writes. A decision uses `find_last_episodes`. The arguments are the
+    same.
+    """
+    try:
+        return find_last_episodes(lake, key, export, deciding_world)
+    except (DataError, OSError) as error:
+        return LastEpisodes(None, f"they cannot be read ({str(error).rstrip('.')})")
+
+
+def find_seen_episodes(
+    lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
+) -> SeenEpisodes:
+    """Return all episodes of an export in which harm may have been seen. Raise no error.
+
+    They are its own last episodes, and those that it played as the champion: the newest of each
+    world and of each reason why they are not in force. The arguments are those of
+    `find_last_episodes`.
+    """
+    damage: list[str] = []
+    seen: list[LastEpisodes] = []
+    try:
+        for played in _find_own(lake, key, export):
+            why_not = _why_not_in_force(played.artifact, deciding_world)
+            seen.append(LastEpisodes(played.artifact, why_not))
+    except (DataError, OSError) as error:
+        damage.append(str(error))
+    try:
+        compared = _find_compared(lake, key, export)
+    except (DataError, OSError) as error:
+        return SeenEpisodes(seen, [*damage, str(error)])
+    newest: dict[tuple[str, str, str], LastEpisodes] = {}
+    for played in compared.played:
+        why_not = _why_not_in_force(played.artifact, deciding_world)
+        made_from = played.artifact.manifest["made_from"]
+        world = str(made_from.get("world")), str(made_from.get("task_kinds"))
+        newest.setdefault((*world, why_not), LastEpisodes(played.artifact, why_not))
+    known = {last.played.identity for last in seen if last.played}
+    others = [last for last in newest.values() if last.played and last.played.identity not in known]
+    return SeenEpisodes([*seen, *others], [*damage, *compared.damage])
 
 
 def find_latest_episodes(
@@ -108,25 +184,54 @@ def find_latest_episodes(
     return LastEpisodes(played, _why_not_in_force(played, deciding_world))
 
 
-def _list_played(lake: Lake, key: PartitionKey) -> Iterator[Artifact]:
+def _list_played(lake: Lake, key: PartitionKey) -> Iterator[_Played]:
     """Yield the episodes of a partition, newest first."""
-    history = reversed(lake.history(EPISODES, key))
-    for identity in dict.fromkeys(entry.latest for entry in history if entry.latest):
-        played = lake.find_undamaged(EPISODES, key, identity)
-        if played:
-            yield played
+    for identity, when in _list_named(lake, EPISODES, key).items():
+        artifact = lake.find_undamaged(EPISODES, key, identity)
+        if artifact:
+            yield _Played(artifact, when)
 
 
-def _list_compared(lake: Lake, key: PartitionKey) -> Iterator[Artifact]:
-    """Yield the episodes of both models of the last decisions, newest first."""
-    history = reversed(lake.history(DECISION_PAGES, key))
-    pages = dict.fromkeys(entry.latest for entry in history if entry.latest)
-    for page_identity in list(pages)[:MOST_DECISIONS]:
-        page = lake.find_undamaged(DECISION_PAGES, key, page_identity)
-        for identity in page.manifest["made_from"].get("shown", ()) if page else ():
-            played = lake.find_undamaged(EPISODES, key, identity)
-            if played:
-                yield played
+def _list_named(lake: Lake, asset: str, key: PartitionKey) -> dict[str, str]:
+    """Return the time at which each artifact became the latest of its asset, newest first."""
+    times: dict[str, str] = {}
+    for entry in reversed(lake.history(asset, key)):
+        if entry.latest:
+            times[entry.latest] = entry.when  # the first time, if it became the latest twice
+    return times
+
+
+def _find_own(lake: Lake, key: PartitionKey, export: str) -> list[_Played]:
+    """Return an export's own last episodes, or an empty list.
+
+    Raises:
+        DamageError: As in `find_last_episodes`.
+    """
+    for played in _list_played(lake, key):
+        if played.artifact.manifest["made_from"].get(EXPORT) == export:
+            return [played]
+    return []
+
+
+def _find_compared(lake: Lake, key: PartitionKey, export: str) -> _Compared:
+    """Return the episodes of an export that the last decisions compared, newest first.
+
+    Raises:
+        DamageError: The history of the decisions is damaged.
+    """
+    compared = _Compared([], [])
+    for page_identity, when in list(_list_named(lake, DECISION_PAGES, key).items())[
+        :MOST_DECISIONS
+    ]:
+        try:
+            page = lake.find_undamaged(DECISION_PAGES, key, page_identity)
+            for identity in page.manifest["made_from"].get("shown", ()) if page else ():
+                artifact = lake.find_undamaged(EPISODES, key, identity)
+                if artifact and artifact.manifest["made_from"].get(EXPORT) == export:
+                    compared.played.append(_Played(artifact, when))
+        except DamageError as error:
+            compared.damage.append(str(error))
+    return compared
 
 
 def _why_not_in_force(played: Artifact, deciding_world: DecidingWorld) -> str:

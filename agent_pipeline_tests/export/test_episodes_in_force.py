@@ -1,6 +1,8 @@
 """Readers of an export's last episodes: none of them uses episodes of another world."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from agent_pipeline.gateway.traffic import Models, read_rules, write_traffic
 from agent_pipeline.governance.agent_status import read_agent_status
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.pages.episodes import make_last_episodes_page
-from agent_pipeline.promotion.champions import find_write_threshold, promote, serve
+from agent_pipeline.promotion.champions import find_write_threshold, promote, serve, unfit
 from agent_pipeline.promotion.episodes_in_force import (
     NO_WORLD,
     DecidingWorld,
@@ -25,6 +27,7 @@ from agent_pipeline.promotion.hub import make_model_card
 from agent_pipeline.promotion.mlflow_runs import collect_run_content
 from agent_pipeline.reports.confidence_report import ConfidenceFigures
 from agent_pipeline.reports.episode_report import EpisodeReport, PlayerFigures, Share
+from agent_pipeline.storage import pointers
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.export.test_serving import export
 from agent_pipeline_tests.lakes import artifact
@@ -40,11 +43,20 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), tmp_path / "cache")
 
 
-def played_by(lake: Lake, exported: Artifact, latest: bool = True, **made_from: object) -> Artifact:
+def played_by(
+    lake: Lake,
+    exported: Artifact,
+    latest: bool = True,
+    against: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+    **made_from: object,
+) -> Artifact:
     """Episodes of an export, with a threshold for its writes."""
-    confidence = ConfidenceFigures(9, 0, threshold=THRESHOLD)
+    confidence = ConfidenceFigures(9, 0, threshold=threshold)
     figures = PlayerFigures(done=Share(19, 20), harm=Share(0, 20), confidence=confidence)
-    report = msgspec.to_builtins(EpisodeReport({"model": figures}, world="w:W"))
+    report = msgspec.to_builtins(
+        EpisodeReport({"model": figures}, world="w:W", against=list(against))
+    )
     values = {"gguf_export": exported.identity, "world": "w:W", "sessions": []} | made_from
     return artifact(lake, "episodes", KEY, values, {"episodes.jsonl": ""}, report, latest=latest)
 
@@ -159,3 +171,64 @@ def test_older_version(lake: Lake) -> None:
     played_by(lake, exported, world=REPLAYED)
     last = find_last_episodes(lake, KEY, exported.identity, DecidingWorld(REPLAYED))
     assert last.in_force is None and "older version" in last.why_not
+
+
+class TestOwnAndCompared:
+    """An export plays its own episodes, and plays again as the champion, for a comparison."""
+
+    OTHER_KINDS = {"world": REPLAYED, "task_kinds": [NOT_ACTING], "not_played": {}}
+    TODAY = {"world": REPLAYED, "task_kinds": [ACTING], "not_played": {}}
+    WORLD = DecidingWorld(REPLAYED, (ACTING,))
+
+    def compare(
+        self, lake: Lake, exported: Artifact, number: int = 0, **played: Any
+    ) -> tuple[Artifact, Artifact]:
+        """Episodes of the champion, and the page of the decision that compared them."""
+        episodes = played_by(lake, exported, latest=False, number=number, **played)
+        return episodes, artifact(lake, "champion", KEY, {"shown": [episodes.identity]})
+
+    @pytest.mark.parametrize("is_own_in_force", [True, False])
+    @pytest.mark.parametrize("is_harm_in_own", [True, False])
+    def test_harm(self, lake: Lake, is_own_in_force: bool, is_harm_in_own: bool) -> None:
+        """Harm that was seen is named, in whichever episodes, and also if the others are newer."""
+        exported = export(lake, "a")
+        worlds = [self.TODAY, self.OTHER_KINDS]
+        own, compared = worlds if is_own_in_force else worlds[::-1]
+        harms = [["it harms"], []]
+        own_harm, compared_harm = harms if is_harm_in_own else harms[::-1]
+        played_by(lake, exported, against=own_harm, **own)
+        self.compare(lake, exported, against=compared_harm, **compared)
+        (reason,) = unfit(lake, KEY, exported, self.WORLD)
+        assert reason.startswith("it harms")
+        assert (reason == "it harms") == (is_own_in_force == is_harm_in_own)
+
+    def test_harm_in_both_in_force(self, lake: Lake) -> None:
+        exported = export(lake, "a")
+        played_by(lake, exported, against=["it harms"], **self.TODAY)
+        self.compare(lake, exported, against=["it fails"], **self.TODAY)
+        assert sorted(unfit(lake, KEY, exported, self.WORLD)) == ["it fails", "it harms"]
+
+    @pytest.mark.parametrize("is_own_newer", [True, False])
+    def test_newest(self, lake: Lake, monkeypatch: pytest.MonkeyPatch, is_own_newer: bool) -> None:
+        """The newest episodes in force count, for the threshold too."""
+        exported = export(lake, "a")
+        days = ["2026-01-02", "2026-01-01"] if is_own_newer else ["2026-01-01", "2026-01-02"]
+        monkeypatch.setattr(pointers, "now", lambda: days[0])
+        own = played_by(lake, exported, threshold=-1.0, **self.TODAY)
+        monkeypatch.setattr(pointers, "now", lambda: days[1])
+        compared, _ = self.compare(lake, exported, threshold=-2.0, **self.TODAY)
+        last = find_last_episodes(lake, KEY, exported.identity, self.WORLD)
+        assert last.in_force == (own if is_own_newer else compared)
+        threshold = find_write_threshold(lake, KEY, exported.identity, self.WORLD)
+        assert threshold == (-1.0 if is_own_newer else -2.0)
+
+    def test_damaged_page(self, lake: Lake) -> None:
+        """The other decisions still count, and a person learns that harm may be missing."""
+        exported = export(lake, "a")
+        compared, _ = self.compare(lake, exported, **self.TODAY)
+        _, page = self.compare(lake, exported, 1, against=["it harms"], **self.TODAY)
+        (page.path / "manifest.json").write_text("{", encoding="utf-8")
+        last = find_last_episodes(lake, KEY, exported.identity, self.WORLD)
+        assert last.in_force == compared
+        (reason,) = unfit(lake, KEY, exported, self.WORLD)
+        assert page.identity[:16] in reason

@@ -22,7 +22,7 @@ from agent_pipeline.defs.worker_client import built, run_builder
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.report import ExportReport, parse_export_report
 from agent_pipeline.gateway.traffic import describe_rules, read_rules
-from agent_pipeline.governance.played_world import find_deciding_world
+from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.promotion.champions import ServingPlaces, how_to_promote, serve
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import Redactor
@@ -176,7 +176,7 @@ def serving(
         key, lake = agent_key(context), workspace.open_lake()
         latest = lake.pointers(EXPORT, key).latest
         redactor = Redactor(workspace.settings().redaction_options)
-        deciding_world = find_deciding_world(workspace.settings(), lake, key)
+        deciding_world = find_world_in_force(workspace.settings(), lake, key)
         places = ServingPlaces(**config.model_dump())
         serves = serve(lake, key, places, redactor, deciding_world)
         champion = serves.champion

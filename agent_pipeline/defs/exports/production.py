@@ -11,7 +11,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
 from agent_pipeline.gateway.traffic import stop_traffic
-from agent_pipeline.governance.played_world import find_deciding_world
+from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import serve_champion
 from agent_pipeline.promotion.decision_wording import summarize
@@ -145,7 +145,7 @@ def _roll_back(
     context.log.warning(f"the champion {entry.candidate[:16]}: {summarize(entry.decision)}")
     serving = resolve(settings, ServingConfig, key).options.model_dump()
     redactor = Redactor(settings.redaction_options)
-    world = find_deciding_world(settings, lake, key)
+    world = find_world_in_force(settings, lake, key)
     for line in serve_champion(lake, key, redactor, world, **serving):
         context.log.info(line)
     return entry
