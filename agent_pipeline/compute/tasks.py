@@ -553,10 +553,14 @@ def sanity_questions(params: SanityParams, progress: Progress = silent) -> Resul
 
     lake, key = params.open_lake(), params.key
     adapter = params.find_artifact(params.adapter)
-    row = next(read_dataset_rows(lake, key, ("select", "test")), None)
-    tools = (row.get("tools") if row else None) or []
+    shown_rows = params.shown_to_models(islice(read_dataset_rows(lake, key, ("select", "test")), 1))
+    tools = (shown_rows[0].get("tools") if shown_rows else None) or []
     others = choose_other_turns(
-        lake, key, params.sanity_question_rows, params.sanity_questions_beyond_project
+        lake,
+        key,
+        params.sanity_question_rows,
+        params.sanity_questions_beyond_project,
+        params.shown_to_models,
     )
     base_model = params.base_of(adapter)
     max_length = fit_context(params.evaluation, base_model, progress)["max_length"]

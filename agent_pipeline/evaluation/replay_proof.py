@@ -42,6 +42,8 @@ from agent_pipeline.evaluation.tape import (
 from agent_pipeline.evaluation.worlds import REPLAYED, load_world
 from agent_pipeline.json_types import JsonObject, JsonValue
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction.kinds import PSEUDONYM
+from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.sessions.session import Tool, hash_json
 from agent_pipeline.sessions.tables import decode_json as decode_column
 from agent_pipeline.sessions.tables import read_batches, to_rows
@@ -463,25 +465,34 @@ def _make_proof(lake: Lake, key: PartitionKey, surrogates: bool) -> TapeProof:
     )
     replayed_tapes = {task: tape for task, tape in tapes.items() if task in chosen}
     ids = {session for tape in replayed_tapes.values() for session in tape.session_ids}
-    own_tools = _read_tools_of_sessions(lake, key, ids)
+    own_tools = _read_tools_of_sessions(lake, key, ids, surrogates)
     replayed = replay_left_out(replayed_tapes, schemas.tools(), own_tools)
     return measure_agreement(replayed, heldout_kinds)
 
 
 def _read_tools_of_sessions(
-    lake: Lake, key: PartitionKey, session_ids: Collection[str]
+    lake: Lake, key: PartitionKey, session_ids: Collection[str], surrogates: bool
 ) -> dict[str, list[Tool]]:
-    """Return the tools of recorded sessions that have tools, by session."""
+    """Return the tools of recorded sessions that have tools, by session.
+
+    With `surrogates`, the tools have the made-up values of the recorded calls.
+    """
     if not lake.has(JUDGED_TABLE, key):
         return {}
     known: dict[bytes, list[Tool]] = {}
     tools: dict[str, list[Tool]] = {}
-    batches = read_batches(lake.open(JUDGED_TABLE, key), ["session_id", "tools"])
+    columns = ["session_id", "task_key", "messages", "tools"]
+    batches = read_batches(lake.open(JUDGED_TABLE, key), columns)
     for row in to_rows(batches, raw=True):
         if row["session_id"] in session_ids:
             encoded = bytes(row["tools"])
             if encoded not in known:
                 known[encoded] = decode_column(row["tools"])
-            if known[encoded]:
+            if known[encoded] and surrogates and PSEUDONYM.search(encoded.decode()):
+                messages = decode_column(row["messages"])
+                stored = {**row, "messages": messages, "tools": known[encoded]}
+                [shown] = with_surrogates([stored])
+                tools[row["session_id"]] = shown["tools"]
+            elif known[encoded]:
                 tools[row["session_id"]] = known[encoded]
     return tools

@@ -33,7 +33,7 @@ from agent_pipeline.evaluation.wording import (
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
 from agent_pipeline.redaction.kinds import PSEUDONYM
-from agent_pipeline.redaction.surrogates import frame_of, spoken
+from agent_pipeline.redaction.surrogates import frame_of, split_frame, spoken
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool, ToolCall, dump_canonical_json
 from agent_pipeline.sessions.tables import (
@@ -563,11 +563,8 @@ def _recordings(
     sessions: Sequence[Sequence[Mapping[str, Any]]], surrogates: bool
 ) -> Iterator[Recording]:
     """Yield the recordings of a task from the rows of its sessions."""
-    openings = [_opening_of(steps) for steps in sessions]
-    are_alike = len(set(filter(PSEUDONYM.search, openings))) < 2
-    for steps, opening in zip(sessions, openings, strict=True):
+    for steps, known in zip(sessions, _find_known_pseudonyms(sessions), strict=True):
         first, messages = steps[0], _messages_of(steps)
-        known = set(_pseudonyms(opening)) if are_alike else set()
         calls = [step for step in steps if step["step_kind"] == "call"]
         tied = [
             index
@@ -579,10 +576,37 @@ def _recordings(
         yield Recording(first["session_id"], first["verdict"], messages, tied)
 
 
-def _opening_of(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the system message and the first message of the user."""
+def _find_known_pseudonyms(
+    sessions: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[set[str]]:
+    """Return the pseudonyms of each session that stand for the same values in all its sessions.
+
+    Values are numbered in the order of the tools, the system message and the user's message. So the
+    pseudonyms of a part are known if the part and the parts before it are the same in all sessions.
+    Parts without pseudonyms may differ.
+    """
+    parts_by_session = [
+        [part if PSEUDONYM.search(part) else "" for part in _opening_parts(steps)]
+        for steps in sessions
+    ]
+    known: list[set[str]] = [set() for _ in sessions]
+    for index in range(3):
+        beginnings = {tuple(parts[: index + 1]) for parts in parts_by_session if parts[index]}
+        if len(beginnings) > 1:
+            break
+        for pseudonyms, parts in zip(known, parts_by_session, strict=True):
+            pseudonyms.update(_pseudonyms(parts[index]))
+    return known
+
+
+def _opening_parts(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the tools, the system message and the first message of the user.
+
+    The tools are empty if they have no pseudonyms.
+    """
+    system, tools = split_frame(steps[0]["system"] or "")
     user = next((step["text"] for step in steps if step["step_kind"] == "user"), "")
-    return f"{steps[0]['system'] or ''}\n{user}"
+    return [tools, system, user]
 
 
 def _pseudonyms(text: str) -> Iterator[str]:

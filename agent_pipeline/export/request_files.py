@@ -66,23 +66,30 @@ def make_request_files(key: PartitionKey, requests: TrainedRequests | None) -> d
         prompt_file=SYSTEM_PROMPT,
         tools_file=TOOLS,
     )
-    tools = json.dumps(requests.usual_tools, indent=2, ensure_ascii=False)
-    return {SYSTEM_PROMPT: requests.system_prompt, TOOLS: f"{tools}\n", EXAMPLE: example}
+    return {
+        SYSTEM_PROMPT: requests.system_prompt,
+        TOOLS: _write_tools(requests),
+        EXAMPLE: example,
+    }
+
+
+def _write_tools(requests: TrainedRequests) -> str:
+    return json.dumps(requests.usual_tools, indent=2, ensure_ascii=False) + "\n"
 
 
 def _write_notes(requests: TrainedRequests) -> str:
-    """Return comments about what a client has to change in the system prompt."""
+    """Return comments about what a client has to change in the system prompt and the tools."""
     notes = []
     if values := requests.varying_values:
         notes.append(
             f"These parts of {SYSTEM_PROMPT} differ from session to session. Write your own:"
         )
         notes += pformat(values, width=90).splitlines()
-    if pseudonyms := dict.fromkeys(
-        match[0] for match in PSEUDONYM.finditer(requests.system_prompt)
-    ):
-        notes.append(f"These values of {SYSTEM_PROMPT} were redacted. Write the real values:")
-        notes += pformat(list(pseudonyms), width=90).splitlines()
+    texts = {SYSTEM_PROMPT: requests.system_prompt, TOOLS: _write_tools(requests)}
+    for file, text in texts.items():
+        if pseudonyms := dict.fromkeys(match[0] for match in PSEUDONYM.finditer(text)):
+            notes.append(f"These values of {file} were redacted. Write the real values:")
+            notes += pformat(list(pseudonyms), width=90).splitlines()
     others = len(requests.prompts) - 1
     if others > 0:
         sessions = requests.sessions - requests.prompts[0].sessions

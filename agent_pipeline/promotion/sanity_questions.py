@@ -30,6 +30,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.promotion.decision import SanityAnswer
+from agent_pipeline.promotion.model_prompt import ShowRows
 from agent_pipeline.promotion.sanity_groups import (
     NO_REFUSAL,
     NO_TOOL_NEEDED,
@@ -139,7 +140,11 @@ class SanityQuestion:
 
 
 def choose_other_turns(
-    lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False
+    lake: Lake,
+    key: PartitionKey,
+    count: int,
+    beyond_project: bool = False,
+    show: ShowRows = list,
 ) -> dict[str, TurnSample]:
     """Choose one held-out turn per row of other partitions' split `test`.
 
@@ -152,6 +157,7 @@ def choose_other_turns(
         key: The partition that the turns are chosen for.
         count: The maximum number of rows.
         beyond_project: Whether partitions of other projects are included.
+        show: The function that returns rows as models see them.
 
     Returns:
         The turns, by a name that reveals no content.
@@ -175,7 +181,7 @@ def choose_other_turns(
     candidates.sort(key=lambda candidate: candidate[:2])
     samples = {}
     for _, row_hash, other, row in candidates[:count]:
-        for sample in turn_samples([row], 1)[0]:
+        for sample in turn_samples(show([row]), 1)[0]:
             samples[f"{other} {row_hash[:8]}"] = sample
     return samples
 

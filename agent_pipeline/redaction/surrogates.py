@@ -160,6 +160,12 @@ def _join_frame(system: str, tools_text: str) -> str:
     return f"{system}\n{tools_text}" if tools_text else system
 
 
+def split_frame(frame: str) -> tuple[str, str]:
+    """Return the system messages and the tools of a frame. The text of the tools may be empty."""
+    system, _, last_line = frame.rpartition("\n")
+    return (system, last_line) if last_line.startswith("[{") else (frame, "")
+
+
 def spoken(messages: Sequence[Mapping[str, object]], task_key: str, frame: str) -> list[Any]:
     """Return the messages of a task with surrogates.
 

@@ -314,6 +314,29 @@ def test_the_task_asks_sanity_questions_in_the_length_of_the_evaluation(lake, mo
     assert lengths == [2048, 8192]
 
 
+def test_sanity_questions_show_tools_as_in_training(lake, monkeypatch):
+    """The model was trained on made-up values, and was asked with the pseudonyms of the table."""
+    shown = []
+    monkeypatch.setattr(
+        "agent_pipeline.promotion.sanity_questions.ask_sanity_questions",
+        lambda *given: shown.append(given[2]) or [],
+    )
+    monkeypatch.setattr(TaskParams, "base_of", lambda *given: BaseModel("b", Path("absent"), ""))
+    tool = {"type": "function", "function": {"name": "mail", "description": "To <EMAIL_1>."}}
+    stored = {**row(1), "tools": [tool]}
+    monkeypatch.setattr(tasks, "read_dataset_rows", lambda *given: iter([stored]))
+    params = {
+        **task_values(lake.root, OWN, lake.fs.cache),
+        "sanity_question_rows": 0,
+        "sanity_questions_beyond_project": False,
+        "surrogates": True,
+        "evaluation": {"max_length": 2048},
+    }
+    tasks.sanity_questions.run(params | {"adapter": artifact(lake, "sft_adapter", OWN).reference})
+    [[shown_tool]] = shown
+    assert "@" in shown_tool["function"]["description"]
+
+
 def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(
     lake, tiny_base, adapter_dir
 ):

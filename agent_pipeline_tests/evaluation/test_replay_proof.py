@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,30 @@ def test_own_tools(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     prove_tape(lake, KEY)
     assert played["task:0"] == TOOLS and played["task:1"] == tools["task:1"]
     assert [tool["function"]["name"] for tool in played["task:2"]] == ["find_order", "refund"]
+
+
+def test_own_tools_with_surrogates(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls had made-up values, and an enum of their tools had the pseudonyms."""
+    played: list[Any] = []
+
+    def keep_rows(world: Any, rows: Any, player: Any, **options: Any) -> list[Any]:
+        played.extend(rows)
+        return play(world, rows, player, **options)
+
+    monkeypatch.setattr(replay_proof, "play", keep_rows)
+    refund: Any = deepcopy(TOOLS[0])
+    refund["function"]["parameters"] = {
+        "type": "object",
+        "properties": {"order": {"type": "string", "enum": ["<EMAIL_1>"]}},
+    }
+    name = refund["function"]["name"]
+    messages = say("Refund K1.", call(name, "ok", order="<EMAIL_1>"))
+    recorded(lake, *(session(f"s{part}", messages, tools=[refund]) for part in "xy"))
+    prove_tape(lake, KEY, surrogates=True)
+    assert len(played) == 2
+    for row in played:
+        [value] = row["tools"][0]["function"]["parameters"]["properties"]["order"]["enum"]
+        assert "@" in value and value in str(row["messages"])
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,40 @@ def test_pseudonyms_tie_calls_to_their_session(lake: Lake) -> None:
     assert recording.tied_calls == [0]
 
 
+MAIL_TOOL: Tool = {
+    "type": "function",
+    "function": {"name": "find_order", "description": "Find an order, for example of <EMAIL_1>."},
+}
+
+
+@pytest.mark.parametrize(("address", "tied"), [("<EMAIL_1>", []), ("<EMAIL_2>", [0])])
+def test_pseudonyms_of_the_tools(lake: Lake, address: str, tied: list[int]) -> None:
+    """They are numbered first, so they are the same in all sessions, whatever the users say."""
+    found = call("find_order", f"of {address}", order="K1")
+    recorded(
+        lake,
+        *(
+            session(user, say(user, found), tools=[MAIL_TOOL])
+            for user in ("Who ordered K1?", "Whose order is K1?")
+        ),
+    )
+    tape = read_tapes(lake, KEY, ["task:1"])["task:1"]
+    assert [recording.tied_calls for recording in tape.recordings] == [tied, tied]
+
+
+@pytest.mark.parametrize(("others", "tied"), [("<NAME_1>", []), ("<NAME_1>, or his", [0])])
+def test_pseudonyms_of_the_user(lake: Lake, others: str, tied: list[int]) -> None:
+    """They are known if the user begins alike in all sessions."""
+    found = call("find_order", "of <NAME_1>", order="K1")
+    users = ("<NAME_1>", others)
+    rows = [session(f"s{n}", say(user, found), tools=[MAIL_TOOL]) for n, user in enumerate(users)]
+    if users[0] == users[1]:
+        rows[1] = session("s1", [*say(others, found), *say("Thanks.")], tools=[MAIL_TOOL])
+    recorded(lake, *rows)
+    tape = read_tapes(lake, KEY, ["task:1"])["task:1"]
+    assert [recording.tied_calls for recording in tape.recordings] == [tied, tied]
+
+
 class TestToolEffects:
     def effects(self, *sessions: list[Message], declared: tuple[str, ...] = ()) -> dict[str, Any]:
         counts = ToolEffects()

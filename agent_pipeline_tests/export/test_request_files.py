@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,17 @@ def test_what_varies_or_was_redacted_is_named_in_the_example(lake):
     assert "# ['2026-01-05']" in text and "# ['<EMAIL_1>']" in text
     compile(text, "example.py", "exec")
     assert "SYSTEM" not in (folder / "Modelfile").read_text(encoding="utf-8")
+
+
+def test_redacted_values_of_the_tools_are_named(lake):
+    """The example named those of the system prompt only, and a client sent `<EMAIL_2>`."""
+    rows = [row(number) for number in range(3)]
+    tools = deepcopy(rows[0]["tools"])
+    tools[0]["function"]["description"] = "Write to <EMAIL_2>."
+    folder = serve_rows(lake, [{**each, "tools": tools} for each in rows])
+    text = (folder / "example.py").read_text(encoding="utf-8")
+    assert "# ['<EMAIL_2>']" in text and "of tools.json were" in text
+    compile(text, "example.py", "exec")
 
 
 def test_an_agent_without_system_prompt_and_tools(lake):
