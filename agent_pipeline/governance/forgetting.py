@@ -70,6 +70,7 @@ from agent_pipeline.ingestion.block_list import (
 )
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.llm_client import AnswerCache
+from agent_pipeline.judging.repetitions import hash_without_call_ids
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import rewrite_served_texts
 from agent_pipeline.selection.tables import BUFFER
@@ -402,23 +403,37 @@ class _Removal:
                 survey.partitions.add(file.key)
             if file.asset != "sessions":
                 continue
-            columns = ["session_id", "content_sha256", "parent_session_id", "task_key"]
+            columns = ["session_id", "parent_session_id", "task_key"]
             rows = self._open(file).read(columns)
             is_own_row = _is_one_of(rows["session_id"], self.ids)
             own_rows = rows.filter(is_own_row)
             for task in own_rows["task_key"].to_pylist():
                 if task.startswith(("text:", "session:")):
                     survey.tasks.add(task)
-            contents = own_rows["content_sha256"].combine_chunks()
-            has_same_content = pc.and_(
-                pc.is_in(rows["content_sha256"], contents), pc.invert(is_own_row)
-            )
             is_side_chain = pc.and_(
                 _is_one_of(rows["parent_session_id"], self.ids), pc.invert(is_own_row)
             )
-            self.report.same_content += rows.filter(has_same_content)["session_id"].to_pylist()
+            if len(own_rows):
+                self.report.same_content += self._find_same_conversations(file)
             self.report.side_chains += rows.filter(is_side_chain)["session_id"].to_pylist()
         return survey
+
+    def _find_same_conversations(self, file: LakeFile) -> list[str]:
+        """Return the other sessions of a table that have the conversation of a forgotten session.
+
+        Curation drops such a session as a duplicate, and trains it after its original is forgotten.
+        """
+        batches = read_batches(self._open(file), ["session_id", "messages", "tools"])
+        hashes = {
+            row["session_id"]: hash_without_call_ids(row["messages"], row["tools"])
+            for row in to_rows(batches)
+        }
+        own_hashes = {hashes[session] for session in self.ids if session in hashes}
+        return [
+            session
+            for session, conversation in hashes.items()
+            if conversation in own_hashes and session not in self.ids
+        ]
 
     def _scrub_table(self, file: LakeFile) -> None:
         """Rewrite a table without the sessions' rows. Rows that mention a session get its alias.

@@ -326,12 +326,13 @@ def make_candidate(
         CurationDecision(row["session_id"], reason, detail, missed),
         hash_without_call_ids(row["messages"], row["tools"]),
         row["created_at"],
-        _find_authority(row["verdict_by"]),
+        find_authority(row["verdict_by"]),
         hash_beginnings(row["messages"]),
     )
 
 
-def _find_authority(verdict_by: str | None) -> int:
+def find_authority(verdict_by: str | None) -> int:
+    """Return `PERSON`, `VERIFIER` or `NOBODY`, depending on who gave a verdict."""
     if verdict_by == "label":
         return PERSON
     return VERIFIER if verdict_by in VERIFIERS else NOBODY

@@ -1,9 +1,10 @@
 """Detection of sessions that repeat other sessions: duplicates, and beginnings of longer sessions.
 
-Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`).
+Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`). In all parts of
+the package, two sessions have the same conversation if their `hash_without_call_ids` are equal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xxhash
@@ -29,19 +30,22 @@ from agent_pipeline.sessions.session import (
 _HASHES_AT_ONCE = 1 << 16
 
 
-def hash_beginnings(messages: Sequence[Message]) -> list[int]:
+def hash_beginnings(messages: Sequence[Message], with_weights: bool = True) -> list[int]:
     """Return one hash per message, of the conversation up to this message without call ids.
 
-    The list is empty if the agent has no message. A message that is not trained (`weight: 0`) has a
-    different hash than the same message with training, because the two sessions train different
-    content.
+    The list is empty if the agent has no message.
+
+    Args:
+        messages: The conversation.
+        with_weights: Whether a message that is not trained (`weight: 0`) has a different hash than
+            the same message with training. Two such sessions train different content.
     """
     if not any(message["role"] == "assistant" for message in messages):
         return []
     state = xxhash.xxh3_64()
     hashes: list[int] = []
-    for message in messages:
-        facts = [message["role"], message["content"], list_calls([message]), is_trained(message)]
+    for message, spoken in zip(messages, _list_spoken(messages), strict=True):
+        facts = [*spoken, is_trained(message)] if with_weights else spoken
         state.update(dump_canonical_json(facts).encode())
         hashes.append(state.intdigest())
     return hashes
@@ -50,18 +54,31 @@ def hash_beginnings(messages: Sequence[Message]) -> list[int]:
 def hash_without_call_ids(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """Return the sha256 (hex) of a conversation and its tools, without the ids of the calls.
 
-    Every run has its own ids, so two runs in which the agent did the same differ only in the ids.
-    Which call a result belongs to still counts.
+    Two sessions have the same conversation if these hashes are equal. Every run has its own ids, so
+    two runs in which the agent did the same differ only in the ids. Which call a result belongs to
+    still counts.
+    """
+    facts = [
+        [*spoken, is_trained(message)]
+        for message, spoken in zip(messages, _list_spoken(messages), strict=True)
+    ]
+    return hash_content(encode_json(facts), encode_tools(tools))
+
+
+def _list_spoken(messages: Sequence[Message]) -> Iterator[list[object]]:
+    """Yield the role, the text and the calls of every message, and the number of the answered call.
+
+    Calls are numbered in their order in the conversation. If an id is used again, a result answers
+    the last call that has this id.
     """
     call_numbers: dict[str, int] = {}
-    facts: list[object] = []
+    call_count = 0
     for message in messages:
         for call in message.get("tool_calls") or ():
-            call_numbers[call.get("id", "")] = len(call_numbers)
-        answered = call_numbers.get(message.get("tool_call_id", ""))
-        calls = list_calls([message])
-        facts.append([message["role"], message["content"], calls, is_trained(message), answered])
-    return hash_content(encode_json(facts), encode_tools(tools))
+            call_numbers[call.get("id", "")] = call_count
+            call_count += 1
+        answered = call_numbers.get(message["tool_call_id"]) if "tool_call_id" in message else None
+        yield [message["role"], message["content"], list_calls([message]), answered]
 
 
 def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -69,16 +69,25 @@ def say(user: str, *steps: list[Message], answer: str = "Done.") -> list[Message
     ]
 
 
-GOOD = say(
-    "Refund K1.",
-    call("find_order", '{"K1":"mug, 20"}', order="K1"),
-    call("refund", '{"ok":true}', order="K1", amount=20.0),
-    call("find_order", '{"K1":"refunded"}', order="K1"),
-)
+def refund(answer: str = "Done.") -> list[Message]:
+    """A conversation in which the agent refunds an order."""
+    return say(
+        "Refund K1.",
+        call("find_order", '{"K1":"mug, 20"}', order="K1"),
+        call("refund", '{"ok":true}', order="K1", amount=20.0),
+        call("find_order", '{"K1":"refunded"}', order="K1"),
+        answer=answer,
+    )
 
 
-def session(session_id: str, messages: list[Message] = GOOD, **columns: Any) -> dict[str, Any]:
-    """A row of `judged_sessions`."""
+GOOD = refund()
+
+
+def session(
+    session_id: str, messages: list[Message] | None = None, **columns: Any
+) -> dict[str, Any]:
+    """A row of `judged_sessions`. Without messages, the agent refunds and names the session."""
+    messages = messages or refund(f"This is {session_id}.")
     row = dict.fromkeys(JUDGED.names) | {
         "project": "shop",
         "agent": "support",
@@ -135,6 +144,11 @@ def test_failed_write_changes_nothing(lake: Lake) -> None:
     assert row["failed"] and not row["writes"]
 
 
+def with_other_ids(messages: list[Message]) -> list[Message]:
+    """The messages of a run that differs only in the ids of the calls."""
+    return json.loads(json.dumps(messages).replace('"find_order-', '"run2-find_order-'))
+
+
 @pytest.mark.parametrize(
     "columns",
     [
@@ -143,7 +157,8 @@ def test_failed_write_changes_nothing(lake: Lake) -> None:
         {"archived": True},
         {"error": "timeout"},
         {"attack_succeeded": True},
-        {"content_sha256": "a"},
+        {"messages": refund("This is a.")},
+        {"messages": with_other_ids(refund("This is a."))},
     ],
 )
 def test_left_out(lake: Lake, columns: dict[str, Any]) -> None:
@@ -212,7 +227,7 @@ def test_wording_is_learned_from_all_sessions(lake: Lake) -> None:
     recorded(
         lake,
         *(
-            session(f"{task} {index}", ask(text), task_key=task)
+            session(f"{task} {index}", ask(text, answer=f"{task}."), task_key=task)
             for task in ("task:1", "task:2", "task:3")
             for index, text in enumerate(questions)
         ),
@@ -221,12 +236,12 @@ def test_wording_is_learned_from_all_sessions(lake: Lake) -> None:
     assert {"sag", "lautet"} <= set(wording) and "nummer" not in wording
 
 
-def ask(question: str) -> list[Message]:
+def ask(question: str, answer: str) -> list[Message]:
     """A session in which the agent asks, and the user replies."""
     return [
         {"role": "user", "content": "Hallo"},
         {"role": "assistant", "content": question},
-        *say("Es ist K1.", call("find_order", "?", order="K1")),
+        *say("Es ist K1.", call("find_order", "?", order="K1"), answer=answer),
     ]
 
 

@@ -45,6 +45,7 @@ from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.curation import curate, make_candidate
 from agent_pipeline.judging.llm_client import AnswerCache, Endpoint, LlmClient, SpendLimits
 from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.keys import PartitionKey
@@ -606,6 +607,38 @@ def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
         if row["session_id"] == "twin"
     ] == [make_alias("gone")]
     assert make_alias("gone") in {row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
+
+
+@pytest.mark.parametrize("shared_id", [False, True])
+def test_a_copy_with_other_call_ids(tmp_path: Path, shared_id: bool) -> None:
+    """Curation drops such a copy as a duplicate, and the night after `forget` would train it."""
+    lake = make_lake(
+        tmp_path,
+        [
+            call_with_id("gone", "call_1", "found"),
+            call_with_id("twin", "call_1" if shared_id else "run2_7", "found"),
+            call_with_id("other", "call_1", "not found"),
+        ],
+    )
+    decisions = curate(map(make_candidate, rows_of(lake, "judged_sessions")))
+    assert [each.duplicate_of for each in decisions] == [None, None, "gone"]
+    assert forget(lake, "gone").same_content == ["twin"]
+
+
+def call_with_id(session_id: str, call_id: str, result: str) -> Session:
+    """A session in which the agent calls a tool."""
+    function = {"name": "find_order", "arguments": "{}"}
+    session = conversation(session_id, "Done.", task="one")
+    session.messages[-1:] = [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": call_id, "content": result},
+        *session.messages[-1:],
+    ]
+    return session
 
 
 def test_an_alias_takes_the_place_of_the_id_where_a_row_of_another_session_names_one(
