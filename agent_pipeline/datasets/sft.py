@@ -105,6 +105,9 @@ class _MessageHead(msgspec.Struct, gc=False):
 
 _DECODER = json_decoder(list[_MessageHead])
 
+_EXCLUDED_MARK = "#"
+"""Precedes, in the id of a row, the indices of the messages that are excluded from training."""
+
 
 @dataclass(frozen=True)
 class _Turns:
@@ -113,22 +116,17 @@ class _Turns:
     Attributes:
         heads: The head of every message.
         agent: The agent's messages.
-        excluded: The agent's messages that a fact excludes from training.
+        unrequested: The agent's messages before the first words of a system prompt or a user. They
+            would be trained if somebody had requested them.
+        excluded: The agent's messages that a fact, or the missing request, excludes from training.
         trained: The agent's messages that are trained.
     """
 
     heads: list[_MessageHead]
     agent: list[int]
+    unrequested: list[int]
     excluded: list[int]
     trained: list[int]
-
-    @property
-    def has_request(self) -> bool:
-        """Return whether a system prompt or a user precedes the last message that is trained."""
-        return any(
-            head.role in ("system", "user") and head.content
-            for head in self.heads[: self.trained[-1]]
-        )
 
     def classify(self) -> list[TurnClass | None]:
         """Return the class of each agent message, up to the last message that is trained."""
@@ -150,18 +148,19 @@ def make_sft_rows(
     """Convert rows of sessions into rows of `sft_dataset`, and yield them in the same order.
 
     Messages after the last trained message (a closing user message, a last tool result) are cut
-    off. A session without a trained message does not get a row. Nor does a session in which nobody
-    speaks to the agent, because a model would learn to invent the request. The `row_id` is the
-    session id, followed by `#` and the indices of the messages that a fact excluded, because a
-    different choice of turns is a different row.
+    off. A turn before the first words of a system prompt or a user is not trained, because a model
+    would learn to invent the request. A session without a trained message does not get a row. The
+    `row_id` is the session id, followed by `#` and the indices of the messages that a fact or the
+    missing request excluded, because a different choice of turns is a different row.
 
     Args:
         rows: Rows of `sessions` or `curated_sessions`. JSON columns may be `msgspec.Raw`. They are
             decoded only if a conversation changes.
         task_split: Determines the split of a task.
         counts: Receives `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
-            `no_turn_to_train`, `no_request`, `turns`, `turns_not_trained`, and the recorded
-            thoughts of the rows: `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
+            `no_turn_to_train`, `no_request`, `turns`, `turns_not_trained` and, among these,
+            `turns_without_request`, and the recorded thoughts of the rows: `reasoning_left_out`,
+            or `reasoning_kept` if `thoughts`.
         untrained_facts: Names of `judging.turn_facts.TurnFacts`. A turn with one of these facts in
             the column `turns` is not trained.
         thoughts: Whether messages include the recorded thoughts. If so, `content_sha256` covers
@@ -174,11 +173,10 @@ def make_sft_rows(
         counts["turns"] += len(turns.agent)
         if len(turns.trained) < len(turns.agent):
             counts["turns_not_trained"] += len(turns.agent) - len(turns.trained)
+        if turns.unrequested:
+            counts["turns_without_request"] += len(turns.unrequested)
         if not turns.trained:
-            counts["no_turn_to_train" if turns.agent else "no_assistant_message"] += 1
-            continue
-        if not turns.has_request:
-            counts["no_request"] += 1
+            counts[_explain_missing_row(turns)] += 1
             continue
         counts["rows"] += 1
         recorded_thoughts = decode_json(row.get("reasoning") or [])
@@ -196,9 +194,26 @@ def _find_turns(row: Mapping[str, Any], untrained_facts: Sequence[str]) -> _Turn
         heads = convert_value(messages, list[_MessageHead])
     agent = [index for index, head in enumerate(heads) if head.role == "assistant"]
     excluded_turns = find_untrained_turns(row.get("turns") or (), untrained_facts)
-    excluded = [agent[turn_index] for turn_index in excluded_turns]
-    trained = [index for index in agent if heads[index].weight and index not in excluded]
-    return _Turns(heads, agent, excluded, trained)
+    excluded = {agent[turn_index] for turn_index in excluded_turns}
+    first_request = next(
+        (
+            index
+            for index, head in enumerate(heads)
+            if head.role in ("system", "user") and head.content
+        ),
+        len(heads),
+    )
+    wanted = [index for index in agent if heads[index].weight and index not in excluded]
+    unrequested = [index for index in wanted if index < first_request]
+    trained = wanted[len(unrequested) :]
+    return _Turns(heads, agent, unrequested, sorted({*excluded, *unrequested}), trained)
+
+
+def _explain_missing_row(turns: _Turns) -> str:
+    """Return the count to which a session without a turn to train belongs."""
+    if turns.unrequested:
+        return "no_request"
+    return "no_turn_to_train" if turns.agent else "no_assistant_message"
 
 
 def _make_row(
@@ -217,7 +232,7 @@ def _make_row(
                 messages[message_index] = messages[message_index] | {"weight": 0}
     row_id = row["session_id"]
     if turns.excluded:
-        row_id += "#" + ",".join(map(str, turns.excluded))
+        row_id += _EXCLUDED_MARK + ",".join(map(str, turns.excluded))
     content_sha256 = row["content_sha256"]
     if thoughts:
         content_sha256 = hash_json([content_sha256, thoughts])
@@ -235,6 +250,18 @@ def _make_row(
         "verdict_by": row.get("verdict_by"),
         "served_model": row.get("served_model"),
     }
+
+
+def list_excluded_messages(row_id: str, session_id: str) -> list[int]:
+    """Return the indices of the messages that are excluded from training, according to a row's id.
+
+    >>> list_excluded_messages("s1#3,7", "s1")
+    [3, 7]
+    """
+    prefix = session_id + _EXCLUDED_MARK
+    if not row_id.startswith(prefix):
+        return []
+    return [int(index) for index in row_id.removeprefix(prefix).split(",")]
 
 
 def _find_score(session_row: Mapping[str, Any]) -> float | None:

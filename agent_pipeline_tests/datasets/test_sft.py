@@ -6,11 +6,16 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn, make_sft_rows
+from agent_pipeline.datasets.sft import (
+    SFT,
+    cut_after_last_trained_turn,
+    list_excluded_messages,
+    make_sft_rows,
+)
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import find_duplicates
-from agent_pipeline.sessions.session import THOUGHT
+from agent_pipeline.sessions.session import THOUGHT, is_trained
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import (
     answers,
@@ -56,8 +61,44 @@ def test_session_without_a_request():
     sessions = [session("a", alone), session("b", greeted), session("c", told)]
     counts: Counter[str] = Counter()
     rows = list(make_sft_rows(rows_of(*sessions), SplitSizes(), counts))
-    assert [row["row_id"] for row in rows] == ["b", "c"]
+    assert [row["row_id"] for row in rows] == ["b#0", "c"]
     assert (counts["no_request"], counts["rows"], counts["sessions"]) == (1, 2, 3)
+
+
+def test_turn_before_the_request():
+    """A first call that nobody requested is context, and later turns are trained."""
+    first = [calls(("1", "f", {"order": "W1"})), answers("1", "z")]
+    chat = [*first, user("x"), says("Done."), user("bye")]
+    counts: Counter[str] = Counter()
+    marked = [chat[0] | {"weight": 0}, *chat[1:4]]
+    sources = [chat, [chat[0] | {"weight": 0}, *chat[1:]]]
+    [row, weighted] = make_sft_rows(
+        rows_of(*(session(f"s{n}", messages) for n, messages in enumerate(sources))),
+        SplitSizes(),
+        counts,
+    )
+    assert row["messages"] == weighted["messages"] == marked
+    assert list_excluded_messages(row["row_id"], "s0") == [0] and weighted["row_id"] == "s1"
+    assert (counts["turns_without_request"], counts["turns_not_trained"]) == (1, 2)
+    assert counts["rows"] == 2
+
+
+@given(st.lists(chats(), max_size=3), st.lists(chats(), max_size=3))
+def test_every_trained_turn_has_a_request(whole, cut):
+    """Sessions whose first user message is missing begin with turns of the agent."""
+    everyone = [*whole, *(messages[1:] for messages in cut)]
+    sessions = [session(str(number), messages) for number, messages in enumerate(everyone)]
+    counts: Counter[str] = Counter()
+    rows = list(make_sft_rows(rows_of(*sessions), SplitSizes(), counts))
+    reasons = ("no_assistant_message", "no_turn_to_train", "no_request")
+    assert len(rows) + sum(counts[reason] for reason in reasons) == len(sessions)
+    for row in rows:
+        roles = [
+            message["role"]
+            for message in row["messages"]
+            if message["role"] == "user" or (message["role"] == "assistant" and is_trained(message))
+        ]
+        assert roles[0] == "user" and "assistant" in roles
 
 
 def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
