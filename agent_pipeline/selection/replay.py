@@ -3,18 +3,20 @@
 Choosing rows belongs to `buffer`.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.ledger import read_ledger
-from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn
+from agent_pipeline.datasets.sft import SFT, list_excluded_messages
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.block_list import BlockList
+from agent_pipeline.judging.curation import find_authority
 from agent_pipeline.judging.decisions import SessionUse
+from agent_pipeline.judging.repetitions import hash_beginnings
 from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
@@ -36,7 +38,7 @@ from agent_pipeline.selection.tables import (
     read_coreset,
     read_dataset_rows,
 )
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import Message, Session, is_trained
 from agent_pipeline.sessions.tables import make_column, read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 
@@ -169,7 +171,8 @@ def _find_judged_bad(
     """Return the remembered sessions that the store has under another id, and that are bad now.
 
     A store may lose a session and get it again under another id. A verdict on the new session is
-    also a verdict on the remembered row.
+    also a verdict on the remembered row. As in curation, a verdict counts only if its authority is
+    at least the authority of the row's verdict: a person, then a verifier, then nobody.
 
     Args:
         lake: The lake.
@@ -177,17 +180,44 @@ def _find_judged_bad(
         before: The rows of the last buffer.
         in_store: The sessions of the last buffer that are still in the store.
     """
-    hashes = {
-        row["session_id"]: hash_spoken(row) for row in before if row["session_id"] not in in_store
-    }
-    if not hashes:
+    lost_rows: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in before:
+        if row["session_id"] not in in_store:
+            lost_rows[hash_beginnings(row["messages"], with_weights=False)[-1]].append(row)
+    if not lost_rows:
         return set()
-    bad_hashes: set[str] = set()
-    for row in to_rows(read_batches(lake.open("curated_sessions", key), ["use", "messages"])):
-        if row["use"] == SessionUse.NEGATIVE.value:
-            messages = cut_after_last_trained_turn(row["messages"])
-            bad_hashes.add(hash_spoken({"messages": messages}))
-    return {session for session, spoken in hashes.items() if spoken in bad_hashes}
+    judged_bad: set[str] = set()
+    table = lake.open("curated_sessions", key)
+    for session in to_rows(read_batches(table, ["use", "verdict_by", "messages"])):
+        if session["use"] != SessionUse.NEGATIVE.value:
+            continue
+        hashes = hash_beginnings(session["messages"], with_weights=False)
+        judged_bad.update(
+            row["session_id"]
+            for beginning in hashes
+            for row in lost_rows.get(beginning, ())
+            if find_authority(session["verdict_by"]) >= find_authority(row.get("verdict_by"))
+            and _is_whole(row, session["messages"])
+        )
+    return judged_bad
+
+
+def _is_whole(row: Row, messages: Sequence[Message]) -> bool:
+    """Return whether a row is cut where the session that begins with it would be cut.
+
+    This is the case if the rest of the session has no turn to train, apart from the turns that were
+    excluded when the row was made.
+
+    Args:
+        row: The row.
+        messages: The session's messages, which begin with the row's messages.
+    """
+    excluded = list_excluded_messages(row["row_id"], row["session_id"])
+    return not any(
+        message["role"] == "assistant" and is_trained(message) and index not in excluded
+        for index, message in enumerate(messages)
+        if index >= len(row["messages"])
+    )
 
 
 def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHeldOut:

@@ -45,6 +45,7 @@ class Nights:
         data: list[dict],
         dropped: tuple[str, ...] = (),
         bad: dict[str, list] | None = None,
+        bad_by: str = "label",
         **config,
     ) -> dict:
         """Tonight's tables (the store has the sessions of `data`, and `dropped`, and `bad` with their messages), the coreset and the buffer; the buffer's metadata."""
@@ -52,10 +53,16 @@ class Nights:
         chats = bad or {}
         uses |= dict.fromkeys(chats, "negative")
         curated = [
-            {"session_id": name, "use": use, "messages": chats.get(name, [])}
+            {
+                "session_id": name,
+                "use": use,
+                "verdict_by": bad_by,
+                "messages": chats.get(name, []),
+            }
             for name, use in sorted(uses.items())
         ]
-        schema = pa.schema([CURATED.field(name) for name in ("session_id", "use", "messages")])
+        names = ("session_id", "use", "verdict_by", "messages")
+        schema = pa.schema([CURATED.field(name) for name in names])
         met = to_table(curated, schema)
         self.lake.stage("curated_sessions", KEY, met.to_batches(), met.schema).commit()
         self.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
@@ -140,6 +147,51 @@ def test_a_bad_copy_under_another_id(nights):
     assert known[0]["session_id"] not in sessions(nights.buffer())
     assert sessions(known[1:]) <= sessions(nights.buffer())
     assert ["removed: judged bad under another id", "1"] in cells(said["what_became_of_them"].value)
+
+
+def test_a_bad_copy_with_another_system_prompt(nights):
+    """A verdict under a new policy is not a verdict on what was right under the old policy."""
+    nights.night(rows(*range(40)))
+    known = nights.buffer()
+    system = {"role": "system", "content": "Never tell the weather."}
+    assert known[0]["messages"][0]["role"] == "system"
+    nights.night(rows(*range(40, 80)), bad={"copy": [system, *known[0]["messages"][1:]]})
+    assert sessions(known) <= sessions(nights.buffer())
+
+
+@pytest.mark.parametrize(
+    ("good_by", "bad_by", "stays"),
+    [
+        ("label", "unverified", True),
+        ("label", "score", True),
+        ("score", "unverified", True),
+        ("score", "score", False),
+        ("unverified", "unverified", False),
+        ("unverified", "label", False),
+    ],
+)
+def test_authority_of_a_bad_copy(nights, good_by: str, bad_by: str, stays: bool):
+    """A bad verdict removes a remembered row only if curation would believe it too."""
+    nights.night([row | {"verdict_by": good_by} for row in rows(*range(40))])
+    known = nights.buffer()[0]
+    nights.night(rows(*range(40, 80)), bad={"copy": known["messages"]}, bad_by=bad_by)
+    assert (known["session_id"] in sessions(nights.buffer())) == stays
+
+
+def test_a_bad_copy_of_a_row_whose_last_turn_was_excluded(nights):
+    """A row is cut before the turn that a fact excluded, and the stored copy still has this turn."""
+    last = {"role": "assistant", "content": "Sorry, that failed."}
+    data = rows(*range(40))
+    whole = {row["session_id"]: [*row["messages"], last] for row in data}
+    for row in data:
+        row["row_id"] = f"{row['session_id']}#1,{len(row['messages'])}"
+        row["messages"][1] = row["messages"][1] | {"weight": 0}
+    nights.night(data)
+    gone, longer, *others = sessions(nights.buffer())
+    bad = {"copy": whole[gone], "longer": [*whole[longer], last]}
+    nights.night(rows(*range(40, 80)), bad=bad)
+    assert gone not in sessions(nights.buffer())
+    assert {longer, *others} <= sessions(nights.buffer())
 
 
 def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(
