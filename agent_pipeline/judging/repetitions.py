@@ -1,6 +1,6 @@
 """Detection of sessions that repeat other sessions: duplicates, and beginnings of longer sessions.
 
-Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`). In all parts of
+Sessions are compared by hashes, which are stored as columns (`decisions.Decisions`). Everywhere in
 the package, two sessions have the same conversation if their `hash_without_call_ids` are equal.
 """
 
