@@ -17,6 +17,7 @@ from agent_pipeline.datasets.requests import (
     forget_rows,
     read_request,
 )
+from agent_pipeline.export import serving_folder
 from agent_pipeline.governance.forgetting import forget_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve_champion, serving_difference
@@ -90,6 +91,36 @@ def test_the_newest_prompt_is_forgotten_in_the_served_files_too(lake):
     assert str(folder / "system_prompt.txt") in [change.path for change in report.changes]
     forget_sessions(lake, ["s009"])
     assert read_record(lake) == record
+
+
+@pytest.mark.parametrize("killed_at", [REQUESTS_FILE, "system_prompt.txt"])
+def test_a_killed_call_is_completed_by_the_next_one(lake, monkeypatch, killed_at):
+    """The manifest is replaced before the record, and the record before the served files."""
+    folder = serve(lake, [name_customer(number, f"Person{number}") for number in range(COUNT)])
+    replace, write = Lake.replace, serving_folder.write_atomically
+
+    def kill(path: object) -> None:
+        if str(path).endswith(killed_at):
+            raise KeyboardInterrupt
+
+    def replace_or_die(self: Lake, path: object, content: object) -> None:
+        kill(path)
+        replace(self, path, content)
+
+    def write_or_die(path: Path, content: bytes) -> None:
+        kill(path)
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "replace", replace_or_die)
+        patched.setattr(serving_folder, "write_atomically", write_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            forget_sessions(lake, ["s009"])
+    assert "Person9" in (folder / "system_prompt.txt").read_text()
+    forget_sessions(lake, ["s009"])
+    assert "Person8" in read_record(lake).system_prompt
+    assert "Person8" in (folder / "system_prompt.txt").read_text()
+    assert not serving_difference(lake, KEY)
 
 
 def test_a_prompt_that_all_sessions_share_stays(lake):
