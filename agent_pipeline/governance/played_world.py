@@ -13,7 +13,7 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.evaluation.replay_proof import TapeProof, find_stored_proof, prove_tape
 from agent_pipeline.evaluation.tape import count_recorded_tasks
-from agent_pipeline.evaluation.worlds import PROVEN, REPLAYED
+from agent_pipeline.evaluation.worlds import PROVEN, REPLAYED, hash_world_source
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.episodes_in_force import NO_WORLD, DecidingWorld
 from agent_pipeline.storage.lake import Lake
@@ -46,7 +46,9 @@ class PlayedWorld:
         """Return the world in which episodes are in force."""
         if self.why_not:
             return DecidingWorld(why_not=self.why_not)
-        return DecidingWorld(self.world, tuple(self.task_kinds))
+        # The code of another world is the user's. Only a worker imports it, because it may fail.
+        code = hash_world_source(REPLAYED) if self.world == REPLAYED else ""
+        return DecidingWorld(self.world, tuple(self.task_kinds), world_sha256=code)
 
 
 def choose_world(

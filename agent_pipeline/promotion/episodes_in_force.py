@@ -30,12 +30,15 @@ class DecidingWorld:
         task_kinds: The kinds of tasks that are replayed; empty for all kinds.
         why_not: Why no episodes are in force, if there is no world.
         is_unreadable: Whether they are not in force because a table cannot be read.
+        world_sha256: The hash of the replayed world's code; empty for any other world, whose code
+            is not compared.
     """
 
     world: str = ""
     task_kinds: tuple[str, ...] = ()
     why_not: str = field(default="the agent has no world to play in", compare=False)
     is_unreadable: bool = field(default=False, compare=False)
+    world_sha256: str = field(default="", compare=False)
 
 
 NO_WORLD = DecidingWorld()
@@ -252,6 +255,9 @@ def _why_not_in_force(played: Artifact, deciding_world: DecidingWorld) -> str:
             f"they replay {_describe_kinds(kinds)}, and the recordings now prove "
             f"{_describe_kinds(set(deciding_world.task_kinds))}"
         )
+    code = made_from.get("world_sha256", "")
+    if code and deciding_world.world_sha256 and code != deciding_world.world_sha256:
+        return f"the code of the world {world} has changed since"
     # Older versions did not count the tasks that they left out.
     if world == REPLAYED and "not_played" not in made_from:
         return "an older version played them, which did not count the tasks that it left out"

@@ -20,7 +20,7 @@ from agent_pipeline.evaluation import replay_proof
 from agent_pipeline.evaluation.replay_proof import MIN_TASKS, TAPE_PROOF, prove_tape
 from agent_pipeline.evaluation.stored_kinds import ACTING
 from agent_pipeline.evaluation.tape import TAPE_TABLE
-from agent_pipeline.evaluation.worlds import REPLAYED
+from agent_pipeline.evaluation.worlds import REPLAYED, hash_world_source
 from agent_pipeline.gateway.traffic import Models, read_rules, write_traffic
 from agent_pipeline.governance.agent_status import read_agent_status
 from agent_pipeline.governance.champion_moves import complete_interrupted_moves, follow
@@ -251,3 +251,18 @@ def test_pruned_proof(lake: Lake) -> None:
     prune(lake, keep=0, delete=True)
     (second,) = lake.finished(TAPE_PROOF, KEY)
     assert second.identity != first.identity
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_code_of_the_replayed_world(lake: Lake, is_changed: bool) -> None:
+    """Another version of the replayed world may give other verdicts."""
+    exported = export(lake, "c")
+    code = "0" * 64 if is_changed else hash_world_source(REPLAYED)
+    values = {"task_kinds": [ACTING], "not_played": {}, "world_sha256": code}
+    played_by(lake, exported, world=REPLAYED, **values)
+    for world in (
+        find_deciding_world(load_settings(), lake, KEY),
+        find_world_in_force(load_settings(), lake, KEY),
+    ):
+        last = find_last_episodes(lake, KEY, exported.identity, world)
+        assert bool(last.in_force) != is_changed and bool(last.why_not) == is_changed
