@@ -37,7 +37,7 @@ from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.evaluation.test_replay_proof import REFUSED, WRONG
-from agent_pipeline_tests.evaluation.test_tape import GOOD, recorded, session
+from agent_pipeline_tests.evaluation.test_tape import GOOD, naming, recorded, session
 from agent_pipeline_tests.evaluation.test_tape import KEY as TAPE_KEY
 from agent_pipeline_tests.lakes import artifact, put_rows
 from agent_pipeline_tests.task_params import task_values
@@ -208,13 +208,12 @@ class TestProvenTape:
         """The world for a tape of tasks with two equal good sessions, and two equal bad ones."""
         groups = [(good, "acceptable"), (bad, "unacceptable")]
         rows = [
-            session(
-                f"{number}{verdict}{part}", messages, task_key=f"task:{number}", verdict=verdict
-            )
+            session(name, naming(name, messages), task_key=f"task:{number}", verdict=verdict)
             for number in range(count)
             for messages, verdict in groups
             if messages
             for part in "xy"
+            for name in [f"{number}{verdict}{part}"]
         ]
         recorded(lake, *rows, reads=("find_order",))
         keys = pa.table({"task_key": [f"task:{number}" for number in range(20)]})

@@ -83,6 +83,12 @@ def refund(answer: str = "Done.") -> list[Message]:
 GOOD = refund()
 
 
+def naming(session_id: str, messages: list[Message]) -> list[Message]:
+    """The messages with an answer that names the session, which makes them no copy."""
+    last: Any = messages[-1] | {"content": f"{messages[-1]['content']} This is {session_id}."}
+    return [*messages[:-1], last]
+
+
 def session(
     session_id: str, messages: list[Message] | None = None, **columns: Any
 ) -> dict[str, Any]:

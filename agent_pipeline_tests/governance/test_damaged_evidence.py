@@ -32,7 +32,7 @@ from agent_pipeline.promotion.champions import promote, rollback, serving_differ
 from agent_pipeline.promotion.episodes_in_force import find_last_episodes
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.evaluation.test_replay_proof import WRONG
-from agent_pipeline_tests.evaluation.test_tape import GOOD, recorded, session
+from agent_pipeline_tests.evaluation.test_tape import GOOD, naming, recorded, session
 from agent_pipeline_tests.export.test_episodes_in_force import THRESHOLD, played_by
 from agent_pipeline_tests.export.test_serving import export
 
@@ -60,10 +60,11 @@ def prepare(folder: Path) -> None:
     (folder / "pipeline.toml").write_text(PIPELINE, encoding="utf-8")
     lake = load_settings().open_lake()
     rows = [
-        session(f"{number}{verdict}{part}", said, task_key=f"task:{number}", verdict=verdict)
+        session(name, naming(name, said), task_key=f"task:{number}", verdict=verdict)
         for number in range(MIN_TASKS)
         for said, verdict in ((GOOD, "acceptable"), (WRONG, "unacceptable"))
         for part in "xy"
+        for name in [f"{number}{verdict}{part}"]
     ]
     recorded(lake, *rows, reads=("find_order",))
     keys = pa.table({"task_key": [f"task:{number}" for number in range(20)]})
