@@ -15,19 +15,26 @@ from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
 from agent_pipeline.tokenization.length_check import summarize_lengths
-from agent_pipeline.tokenization.loss_masks import Encoded, check_mask, encode_conversation
+from agent_pipeline.tokenization.loss_masks import (
+    Encoded,
+    MessageNotShown,
+    check_mask,
+    check_prompt_shown,
+    encode_conversation,
+)
 from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
 
 Item = TypeVar("Item")
 Row: TypeAlias = DatasetRow
 """A row with `row_id`, `session_id`, `messages` and perhaps `tools`."""
 
-DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
+DropReason = Literal["too_long", "no_source", "not_rendered", "not_shown", "not_proven"]
 """The reason why a row is dropped.
 
 `too_long`: its last exchange alone is too long. `no_source`: after it was shortened, all its turns
-state values that were cut away. `not_rendered`: the chat template fails on it. `not_proven`: its
-mask cannot be proven on its tokens, or its calls cannot be read back from them.
+state values that were cut away. `not_rendered`: the chat template fails on it. `not_shown`: the
+chat template does not show one of its system or user messages. `not_proven`: its mask cannot be
+proven on its tokens, or its calls cannot be read back from them.
 """
 
 
@@ -78,7 +85,8 @@ class Counted(NamedTuple, Generic[Item]):
         rows: The rows that can be trained on, in order.
         counts: `in`, `dropped_<reason>` per `DropReason`, `trained` (in = all dropped + trained)
             and `dropped_share`, from 0 to 1.
-        first_dropped: The sentence about the first dropped row; empty if no row was dropped.
+        first_dropped: The sentence about the first row that was dropped for the most frequent
+            reason; empty if no row was dropped.
     """
 
     rows: list[Item]
@@ -181,13 +189,13 @@ def encode_and_count(
     """
     items: list[Item] = []
     dropped: Counter[str] = Counter()
-    first_dropped = ""
+    first_dropped: dict[str, str] = {}
     for row_number, row in enumerate(rows, start=1):
         try:
             items.append(encode_one(row))
         except RowDropped as error:
             dropped[error.reason] += 1
-            first_dropped = first_dropped or str(error)
+            first_dropped.setdefault(error.reason, str(error))
         progress(row_number, len(rows), "rows tokenised")
     counts = {
         "in": len(rows),
@@ -195,7 +203,8 @@ def encode_and_count(
         "trained": len(items),
         "dropped_share": round(dropped.total() / len(rows), 4) if rows else 0.0,
     }
-    return Counted(items, counts, first_dropped)
+    sentences = [first_dropped[reason] for reason, _ in dropped.most_common(1)]
+    return Counted(items, counts, "".join(sentences))
 
 
 def encode_row(renderer: ChatRenderer, row: Row, max_length: int) -> EncodedRow | None:
@@ -219,7 +228,7 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
     """
     from jinja2 import TemplateError
 
-    name = f"Row {row['row_id']} (session {row['session_id']})"
+    name = _name_row(row)
     tools = row.get("tools")
     lengths: list[int] = []
 
@@ -236,12 +245,7 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
         if messages is not None:
             encoded = encode_conversation(renderer, messages, tools)
     except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:
-        # A template is a program.
-        raise RowDropped(
-            f"{name} cannot be rendered by the chat template ({first_line(error)}): repair the "
-            "row.",
-            "not_rendered",
-        ) from error
+        raise _explain_drop(name, error) from error
     whole_tokens = lengths[0]
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(
@@ -276,4 +280,41 @@ def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> En
         unsourced_answers=len(untrained) - untrained_calls,
         whole_tokens=whole_tokens,
         tools=tools or [],
+    )
+
+
+def render_prompt_or_raise(renderer: ChatRenderer, row: Row, prompt: list[Message]) -> str:
+    """Render the prompt of a row up to the position at which the assistant answers.
+
+    Raises:
+        RowDropped: The template fails, or it does not show a system or user message.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        text = renderer.render(prompt, row.get("tools"), add_generation_prompt=True)
+        check_prompt_shown(renderer, prompt, text)
+    except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:
+        raise _explain_drop(_name_row(row), error) from error
+    return text
+
+
+def _name_row(row: Row) -> str:
+    return f"Row {row['row_id']} (session {row['session_id']})"
+
+
+def _explain_drop(name: str, error: Exception) -> RowDropped:
+    """Return the `RowDropped` for an error of a chat template.
+
+    A template is a program, so it may raise errors of many types.
+    """
+    if isinstance(error, MessageNotShown):
+        return RowDropped(
+            f"{name} cannot be used for training, because {error}: choose a base model whose chat "
+            "template shows every system and user message, for example several system messages.",
+            "not_shown",
+        )
+    return RowDropped(
+        f"{name} cannot be rendered by the chat template ({first_line(error)}): repair the row.",
+        "not_rendered",
     )

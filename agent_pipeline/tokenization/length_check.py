@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_pipeline.datasets.rows import DatasetRow
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, counts_in_words
 from agent_pipeline.sessions.session import Message, is_trained
 
 _LENGTH_STEP = 512
@@ -50,16 +50,18 @@ def check_fit(
         max_length: The setting of this name.
         most_dropped: The share of the rows that may be dropped or shortened.
         base: The folder of the base model, whose context limits the proposal.
-        first_dropped: The sentence about the first dropped row.
+        first_dropped: The sentence about the first row that was dropped for the most frequent
+            reason.
 
     Raises:
         DataError: Too many rows are dropped or shortened; the sentence proposes a `max_length`.
     """
-    dropped = sum(
-        count
+    reasons = {
+        name.removeprefix("dropped_").replace("_", " "): count
         for name, count in counts.items()
-        if name.startswith("dropped_") and name != "dropped_share"
-    )
+        if name.startswith("dropped_") and name != "dropped_share" and count
+    }
+    dropped = sum(reasons.values())
     truncated = counts["truncated"]
     too_long = counts["dropped_too_long"] + counts["dropped_no_source"]
     lost = dropped + truncated
@@ -67,8 +69,9 @@ def check_fit(
         return
     if too_long + truncated <= dropped - too_long:
         raise DataError(
-            f"{dropped:,} of {counts['in']:,} rows cannot be used for training, which is more "
-            f"than `sft_adapter.most_dropped` = {most_dropped:g} allows. {first_dropped}"
+            f"{dropped:,} of {counts['in']:,} rows cannot be used for training "
+            f"({counts_in_words(reasons)}), which is more than `sft_adapter.most_dropped` = "
+            f"{most_dropped:g} allows. {first_dropped}"
         )
     losses = f"{too_long:,} are dropped and {truncated:,} lose their beginning"
     rows = RowLengths(counts["in"], counts["tokens"])

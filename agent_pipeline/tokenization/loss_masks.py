@@ -32,6 +32,10 @@ of the words.
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
 
 
+class MessageNotShown(DataError):
+    """Raised if a chat template does not show a message of the system or the user."""
+
+
 @dataclass(frozen=True)
 class Encoded:
     """A conversation as tokens, with its loss mask.
@@ -79,11 +83,11 @@ def encode_conversation(
         tools: The tools that the template shows.
 
     Raises:
-        DataError: The text of a turn is not a part of the whole text, or the template does not
-            show a message of the system or the user.
+        DataError: The text of a turn is not a part of the whole text.
+        MessageNotShown: The template does not show a message of the system or the user.
     """
     text = renderer.render(messages, tools)
-    _check_prompt_shown(renderer, messages, text)
+    check_prompt_shown(renderer, messages, text)
     spans = renderer.assistant_spans(messages, tools, text)
     tokens = renderer.tokenize(text)
     token_starts = [start for start, _ in tokens.offsets]
@@ -108,14 +112,19 @@ def encode_conversation(
     return Encoded(tokens.ids, trained, turns, literals=text.count(MARK), words=words)
 
 
-def _check_prompt_shown(renderer: ChatRenderer, messages: Sequence[Message], text: str) -> None:
+def check_prompt_shown(renderer: ChatRenderer, messages: Sequence[Message], text: str) -> None:
     """Check that a rendered text shows what the system and the users said.
 
     Some templates show only one system message. A turn that follows a rule which the model cannot
     read would be false.
 
+    Args:
+        renderer: The tokenizer and chat template that rendered the text.
+        messages: The conversation.
+        text: The rendered text.
+
     Raises:
-        DataError: The text lacks a message.
+        MessageNotShown: The text lacks a message.
     """
     stripped_text = ""
     for index, message in enumerate(messages):
@@ -125,8 +134,8 @@ def _check_prompt_shown(renderer: ChatRenderer, messages: Sequence[Message], tex
             continue
         stripped_text = stripped_text or _strip_blanks(text)
         if not _shows(stripped_text, content):
-            raise DataError(
-                f"the chat template does not show the message {index} of the {message['role']}"
+            raise MessageNotShown(
+                f"the chat template does not show the {message['role']} message {index}"
             )
 
 

@@ -10,8 +10,9 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -22,6 +23,11 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.template_probe import find_stop_token
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.tokenization.encoding import (
+    RowDropped,
+    encode_and_count,
+    render_prompt_or_raise,
+)
 from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining
 from agent_pipeline.training.further_steps import (
     FurtherStep,
@@ -81,18 +87,12 @@ def train_on_policy(
         raise SettingsError(NO_TEACHER)
     renderer = load_renderer(further_input.adapter_dir, further_input.base.trust_remote_code)
     fitting = _find_fitting_rows(renderer, rows, config)
-    dropped = len(rows) - len(fitting.rows)
-    counts = {
-        "in": len(rows),
-        "dropped_too_long": dropped,
-        "trained": len(fitting.rows),
-        "dropped_share": dropped / max(len(rows), 1),
-    }
+    counts = fitting.counts
     if len(fitting.rows) < config.min_rows:
         raise NothingTrained(
             f"{method} needs at least {config.min_rows} rows, but only {len(fitting.rows)} of "
-            f"{len(rows)} rows fit into {config.max_length} tokens: log more good sessions, raise "
-            "`max_length`, or lower `min_rows`.",
+            f"{len(rows)} rows can be used within {config.max_length} tokens: log more good "
+            f"sessions, or lower `min_rows`. {fitting.first_dropped}".rstrip(),
             counts,
         )
 
@@ -155,33 +155,73 @@ def repeat_shuffled(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class _FittingRows:
-    """The rows that fit into `max_length`, and the number of rows that do not fit.
+    """The rows that can be used, and the counts of the other rows.
 
     Attributes:
         rows: The rows.
         longest: The tokens of the longest row with its answer.
+        counts: As in `Counted`.
+        first_dropped: As in `Counted`.
     """
 
     rows: list[Row]
     longest: int
+    counts: dict[str, Any]
+    first_dropped: str
 
 
 def _find_fitting_rows(
     renderer: ChatRenderer, rows: Sequence[Row], config: OnPolicyTraining
 ) -> _FittingRows:
-    """Return the rows whose prompt and answer fit into `max_length`.
+    """Return the rows whose prompt is shown whole and fits into `max_length` with its answer.
 
     A task to play always fits: its length is unknown before it is played.
     """
-    lengths = {
-        row["row_id"]: len(renderer.prompt_ids(row["prompt"], row["tools"]))
-        + config.max_completion_length
-        for row in rows
-        if "prompt" in row
-    }
-    kept = [row for row in rows if lengths.get(row["row_id"], 0) <= config.max_length]
-    kept_lengths = [lengths[row["row_id"]] for row in kept if row["row_id"] in lengths]
-    return _FittingRows(kept, max(kept_lengths, default=config.max_length))
+    lengths: list[int] = []
+
+    def check_row(row: Row) -> Row:
+        if "prompt" in row:
+            lengths.append(_measure_turn(renderer, row, config))
+        else:
+            _check_opening_shown(renderer, row)
+        return row
+
+    counted = encode_and_count(rows, check_row)
+    longest = max(lengths, default=config.max_length)
+    return _FittingRows(counted.rows, longest, counted.counts, counted.first_dropped)
+
+
+def _measure_turn(renderer: ChatRenderer, row: Row, config: OnPolicyTraining) -> int:
+    """Return the tokens of a turn's prompt and its longest answer.
+
+    Raises:
+        RowDropped: The prompt is too long, or the template does not show it.
+    """
+    text = render_prompt_or_raise(renderer, row, row["prompt"])
+    length = len(renderer.token_ids(text)) + config.max_completion_length
+    if length > config.max_length:
+        raise RowDropped(
+            f"Row {row['row_id']} is longer than {config.max_length} tokens with its answer: "
+            "raise `max_length`.",
+            "too_long",
+            length,
+        )
+    return length
+
+
+def _check_opening_shown(renderer: ChatRenderer, row: Row) -> None:
+    """Check that the template shows the messages with which a task to play begins.
+
+    Raises:
+        RowDropped: The template does not show a system or user message.
+    """
+    opening = list(takewhile(lambda message: message["role"] != "assistant", row["messages"]))
+    try:
+        render_prompt_or_raise(renderer, row, opening)
+    except RowDropped as error:
+        # The world may begin in a way that the template renders.
+        if error.reason == "not_shown":
+            raise
 
 
 def render_turn(renderer: ChatRenderer, row: Row) -> dict[str, str]:

@@ -11,6 +11,9 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit, summarize_lengths
+from agent_pipeline.training.config import GrpoTraining
+from agent_pipeline.training.on_policy_steps import _find_fitting_rows
+from agent_pipeline_tests.tiny import with_jinja
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 
@@ -72,6 +75,49 @@ def test_rows_that_the_template_refuses_are_named_instead_of_a_length(tiny_base)
             "The first one is odd.",
         )
     assert "max_length" not in str(error.value)
+
+
+ONE_SYSTEM = (
+    "{% set ns = namespace(rule=true) %}{% for m in messages %}"
+    "{% if m.role != 'system' or ns.rule %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endif %}{% if m.role == 'system' %}{% set ns.rule = false %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that shows one system message, as those of Mistral and gpt-oss do."""
+
+
+def two_rules(number: int) -> dict[str, Any]:
+    """A row with two system messages, without calls."""
+    texts = [("system", "Be kind."), ("system", "Say prices in kroner."), ("user", f"Hi {number}?")]
+    said = [{"role": role, "content": content} for role, content in texts]
+    messages = [*said, {"role": "assistant", "content": "7 kroner."}]
+    return {**row(number), "tools": [], "messages": messages}
+
+
+def test_rows_with_a_hidden_rule(tiny_base, tiny_renderer):
+    """The error said that the rows must be repaired, and named neither the cause nor a number."""
+    renderer = with_jinja(tiny_renderer, ONE_SYSTEM)
+    rows = [{**two_rules(9), "messages": two_rules(9)["messages"][1:3]}]
+    rows += [two_rules(number) for number in range(3)]
+    _, counts, first_dropped = encode_rows(renderer, rows, 512)
+    assert (counts["dropped_not_shown"], counts["dropped_not_rendered"]) == (3, 0)
+    with pytest.raises(DataError, match="3 not shown") as error:
+        check_fit(counts, 512, 0.1, tiny_base.path, first_dropped)
+    assert "base model" in str(error.value) and "repair" not in str(error.value)
+
+
+@pytest.mark.parametrize("is_played", [False, True])
+def test_prompts_with_a_hidden_rule(tiny_renderer, is_played):
+    """GRPO, SDFT and distillation trained on prompts that lack the rule."""
+    renderer = with_jinja(tiny_renderer, ONE_SYSTEM)
+    hidden, shown = two_rules(0), two_rules(1)
+    shown["messages"] = shown["messages"][1:]
+    rows = [hidden, shown]
+    if not is_played:
+        rows = [{**each, "prompt": each["messages"][:-1]} for each in rows]
+    fitting = _find_fitting_rows(renderer, rows, GrpoTraining(max_length=2048))
+    assert fitting.rows == rows[1:] and fitting.counts["dropped_not_shown"] == 1
+    assert fitting.counts["in"] == 2 and "base model" in fitting.first_dropped
 
 
 def test_an_agent_that_calls_is_not_trained_without_a_call(tiny_base, tmp_path, without_a_model):

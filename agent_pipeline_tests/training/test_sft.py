@@ -148,7 +148,7 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
     assert tokens["median"] <= 320 < tokens["longest"]
     assert report.rows == {
         "in": 4, "truncated": 1, "unsourced_calls": 0, "unsourced_answers": 0, "dropped_no_source": 0, "special_literals": 0, "trained": 2,
-        "dropped_too_long": 1, "dropped_not_rendered": 0, "dropped_not_proven": 1,
+        "dropped_too_long": 1, "dropped_not_rendered": 0, "dropped_not_shown": 0, "dropped_not_proven": 1,
         "dropped_share": 0.5,
     }  # fmt: skip
     assert report.row_ids == ["row-0", "row-1"] and report.longest_row_tokens <= 320

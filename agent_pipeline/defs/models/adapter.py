@@ -347,7 +347,11 @@ def why_rows_are_left_out(step: Step, report: StepReport) -> str:
     causes = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
     )
+    remedy = f"raise {name_adapter_asset(step)}.max_length"
+    dropped = {name: count for name, count in counts.items() if name.startswith("dropped")}
+    if max(dropped, key=lambda name: dropped[name], default="") == "dropped_not_shown":
+        remedy = "choose a base model whose chat template shows every system and user message"
     return (
         f"{dropped_share:.0%} of the rows were not used for training ({causes}), which is more "
-        f"than {MAX_DROPPED_SHARE:.0%}: raise {name_adapter_asset(step)}.max_length"
+        f"than {MAX_DROPPED_SHARE:.0%}: {remedy}"
     )
