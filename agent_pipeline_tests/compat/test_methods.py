@@ -64,9 +64,7 @@ def test_fireact_trains_on_the_runs_that_went_well():
     assert made.train_data[0]["messages"][1]["tool_calls"][0]["function"]["name"] == "weather"
     with pytest.raises(ArgumentError, match="trajectories"):
         method.config("base", ROWS)
-    with pytest.raises(
-        DataError, match=r"None of 1 trajectories can be trained on \(unsuccessful 1\)"
-    ):
+    with pytest.raises(DataError, match="unsuccessful 1"):
         method.config("base", RUNS[:1])
 
 
