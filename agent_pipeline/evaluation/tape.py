@@ -30,7 +30,6 @@ from agent_pipeline.evaluation.wording import (
     find_exchanges,
     list_exchanged_words,
 )
-from agent_pipeline.judging.repetitions import hash_without_call_ids
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.tool_call_parsers import ParameterSchemas, list_parameter_schemas
 from agent_pipeline.redaction.kinds import PSEUDONYM
@@ -295,7 +294,7 @@ class RecordedTape:
 
 
 _COLUMNS = [
-    *("session_id", "parent_session_id", "task_key", "archived", "broken"),
+    *("session_id", "parent_session_id", "task_key", "content_sha256", "archived", "broken"),
     *("error", "attack_succeeded", "verdict", "messages", "tools"),
 ]
 
@@ -460,28 +459,30 @@ class _UsableSessions:
         seen: set[str] = set()
         known_tools: dict[bytes, tuple[list[Tool], ParameterSchemas]] = {}
         for row in to_rows(read_batches(self.file, _COLUMNS), raw=True):
-            reason = _why_left_out(row)
+            reason = _why_left_out(row, seen)
             if reason:
                 self.left_out[reason] += 1
                 continue
+            seen.add(row["content_sha256"])
             encoded_tools = bytes(row["tools"])
             if encoded_tools not in known_tools:
                 tools = decode_json(row["tools"])
                 known_tools[encoded_tools] = tools, list_parameter_schemas(tools)
-            tools, schemas = known_tools[encoded_tools]
-            messages = decode_json(row["messages"])
-            conversation = hash_without_call_ids(messages, tools)
-            if conversation in seen:
-                self.left_out["copy of another session"] += 1
-                continue
-            seen.add(conversation)
             yield _UsableSession(
-                row["session_id"], row["task_key"], row["verdict"], messages, tools, schemas
+                row["session_id"],
+                row["task_key"],
+                row["verdict"],
+                decode_json(row["messages"]),
+                *known_tools[encoded_tools],
             )
 
 
-def _why_left_out(row: Mapping[str, Any]) -> str:
-    """Return why a session alone is not on the tape, or an empty text."""
+def _why_left_out(row: Mapping[str, Any], seen: Collection[str]) -> str:
+    """Return why a session is not on the tape, or an empty text.
+
+    Two runs that differ only in the ids of their calls are two recordings, and not copies: each is
+    evidence of its own.
+    """
     if row["session_id"].startswith(PLAYED):
         return "played in an episode"
     if row["broken"]:
@@ -492,7 +493,7 @@ def _why_left_out(row: Mapping[str, Any]) -> str:
         return "failure of the infrastructure"
     if row["attack_succeeded"]:
         return "attack that succeeded"
-    return ""
+    return "copy of another session" if row["content_sha256"] in seen else ""
 
 
 # Reading the table

@@ -44,7 +44,8 @@ class ScoreScales:
 
     On a scale from 1 to 5, a value of 1 is the worst value. One session does not show this, so the
     values of all sessions are compared. A score from 0 to 1 may have a bonus, such as 1.2. So only
-    values from 2 show a scale that goes above 1, and only if fewer values are between 0 and 1.
+    values from 2 show a scale that goes above 1. If no value is below 1, one such value is enough.
+    Otherwise, several are needed, and more than there are values between 0 and 1.
 
     Attributes:
         above_1: The names of the metrics, and `SCORE` if it is the score.
@@ -80,13 +81,15 @@ class ScoreScales:
             is_between = (values > _TOLERANCE) & (values < 1 - _TOLERANCE)
             count_between = int(np.count_nonzero(is_between))
             least = max(MIN_COUNT_ABOVE_1, MIN_SHARE_ABOVE_1 * len(values), count_between + 1)
+            if values.min() >= 1 - _TOLERANCE:
+                least = 1
             if count_from_2 >= least:
                 above_1.add(name)
         return cls(frozenset(above_1), counts_above_1)
 
     def change_verdicts(self, policy: VerdictPolicy) -> bool:
         """Return whether the opinions on sessions differ from those with unknown scales."""
-        return policy.has_default_limits and not self.above_1.isdisjoint(_list_judged(policy))
+        return not self.above_1.isdisjoint(_list_judged(policy))
 
 
 UNKNOWN_SCALES = ScoreScales()
@@ -111,18 +114,15 @@ def describe_scales(scales: ScoreScales, policy: VerdictPolicy, key: PartitionKe
         for name in _list_judged(policy)
         if policy.has_judge("metrics" if name else "score") and name in scales.counts_above_1
     ]
-    if not policy.has_default_limits:
-        if policy.score_unacceptable >= 0 and policy.score_acceptable < 1:
-            for name in judged:
-                if name in scales.above_1:
-                    yield (
-                        f"{_count_values(name, scales)} of {key} are above 1, so a value of 1 may "
-                        f"be a low one, and score_acceptable is {policy.score_acceptable:g}: check "
-                        "that score_acceptable and score_unacceptable are on the scale of these "
-                        "values."
-                    )
+    if policy.has_limits_below_1 and SCORE in judged and SCORE in scales.above_1:
+        yield (
+            f"{_count_values(SCORE, scales)} of {key} are above 1, so a score of 1 may be a low "
+            f"one, and score_acceptable is {policy.score_acceptable:g}: check that "
+            "score_acceptable and score_unacceptable are on the scale of the scores."
+        )
+    if not (policy.has_default_acceptable or policy.has_limits_below_1):
         return
-    if SCORE in judged and SCORE in scales.above_1:
+    if policy.has_default_acceptable and SCORE in judged and SCORE in scales.above_1:
         yield (
             f"The scores of {key} go above 1, so a score of 1 may be a low one and gives no "
             "verdict: set score_acceptable and score_unacceptable on the scale of the scores."
@@ -134,7 +134,7 @@ def describe_scales(scales: ScoreScales, policy: VerdictPolicy, key: PartitionKe
             "verdict: set a comparison in `metrics`, such as '>= 4'."
         )
     few = [_count_values(name, scales) for name in judged if name not in scales.above_1]
-    if few:
+    if few and policy.has_default_acceptable:
         yield (
             f"{', '.join(few)} of {key} are above 1 and give no verdict, and a value of 1 counts "
             "as the highest: if values above 1 are high values too, set score_acceptable = 1; if "
@@ -184,7 +184,7 @@ def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) ->
     if not math.isfinite(score):
         return Opinion(None, f"the score {score} is not a finite number")
     reason = f"score {score:.4g}"
-    if score > 1 + _TOLERANCE and policy.has_default_limits:
+    if score > 1 + _TOLERANCE and policy.has_default_acceptable:
         return Opinion(
             None,
             (
@@ -192,7 +192,8 @@ def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) ->
                 "of the scores"
             ),
         )
-    verdict = _judge_value(score, "higher", policy, is_scale_above_1)
+    is_guess = policy.has_default_acceptable and is_scale_above_1
+    verdict = _judge_value(score, "higher", policy, is_guess)
     if verdict is None and score >= policy.score_acceptable:
         reason += (
             " may be low, because other scores are above 1: set score_acceptable and "
@@ -201,19 +202,16 @@ def _judge_score(score: float, policy: VerdictPolicy, is_scale_above_1: bool) ->
     return Opinion(verdict, reason)
 
 
-def _judge_value(
-    value: float, rule: str, policy: VerdictPolicy, is_scale_above_1: bool
-) -> Verdict | None:
+def _judge_value(value: float, rule: str, policy: VerdictPolicy, is_guess: bool) -> Verdict | None:
     """Return the verdict that follows from one metric's value.
 
-    There is no verdict if the value is between the two thresholds, or not a number. If nobody set
-    the thresholds, there is no verdict on a value above 1 either.
+    There is no verdict if the value is between the two thresholds, or not a number.
 
     Args:
         value: The value.
         rule: The direction of the metric, or a comparison.
         policy: The thresholds.
-        is_scale_above_1: Whether other sessions have values above 1.
+        is_guess: Whether a high value gives no verdict, because its scale may go above 1.
     """
     if not math.isfinite(value):
         return None
@@ -222,9 +220,8 @@ def _judge_value(
         holds = _OPERATORS[comparison[1]](value, float(comparison[2]))
         return "acceptable" if holds else "unacceptable"
     is_high = value >= policy.score_acceptable
-    is_above_1 = is_scale_above_1 or value > 1 + _TOLERANCE
-    if is_high and is_above_1 and policy.has_default_limits:
-        return None  # 1 or 2 of 5 is not on a scale from 0 to 1, so a verdict would be a guess
+    if is_high and is_guess:
+        return None  # 1 or 2 of 5 is not on a scale from 0 to 1
     is_low = value <= policy.score_unacceptable
     is_good, is_bad = (is_high, is_low) if rule == "higher" else (is_low, is_high)
     if is_good:
@@ -240,10 +237,13 @@ def _judge_metrics(
     The verdict is `unacceptable` if any declared metric gives it, and `acceptable` if all of them
     do.
     """
-    opinions = {
-        name: Opinion(_judge_value(value, policy.metrics[name], policy, name in scales.above_1))
-        for name, value in values.items()
-    }
+    opinions = {}
+    for name, value in values.items():
+        is_above_1 = name in scales.above_1
+        is_guess = (is_above_1 and policy.has_limits_below_1) or (
+            policy.has_default_acceptable and (is_above_1 or value > 1 + _TOLERANCE)
+        )
+        opinions[name] = Opinion(_judge_value(value, policy.metrics[name], policy, is_guess))
     verdict = find_group_verdict(list(opinions), opinions)
     deciding: list[str] = []
     if verdict:

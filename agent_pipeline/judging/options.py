@@ -144,23 +144,23 @@ class JudgingOptions(Options):
             self.score_acceptable,
             self.score_unacceptable,
             self.metrics,
-            are_limits_set=self._are_limits_set,
+            is_acceptable_set=self._is_acceptable_set,
         )
 
     @property
-    def _are_limits_set(self) -> bool:
-        return not self.model_fields_set.isdisjoint(_LIMITS)
+    def _is_acceptable_set(self) -> bool:
+        return "score_acceptable" in self.model_fields_set
 
     def hashed(self) -> dict[str, Any]:
         """Return all options as JSON under the names that enter hashes.
 
-        Limits that a user set to the values of the defaults are hashed differently than limits that
-        nobody set, because they give other verdicts on scores above 1.
+        A limit that a user set to the value of the default is hashed differently than a limit that
+        nobody set, because it gives other verdicts on scores above 1.
         """
         hashed = super().hashed()
-        defaults = {name: field.default for name, field in type(self).model_fields.items()}
-        if self._are_limits_set and all(getattr(self, name) == defaults[name] for name in _LIMITS):
-            hashed["are_limits_set"] = True
+        default = type(self).model_fields["score_acceptable"].default
+        if self._is_acceptable_set and self.score_acceptable == default:
+            hashed["is_acceptable_set"] = True
         return hashed
 
     @property

@@ -170,7 +170,7 @@ class VerdictPolicy:
         metrics: The metrics of a platform that count as opinions, each with its direction or a
             comparison: `{"correctness": "higher", "toxicity": "lower", "latency_s": "<= 20"}`. A
             metric that is not declared gives no verdict, because its direction is unknown.
-        are_limits_set: Whether a user set a threshold, even to the value of the default.
+        is_acceptable_set: Whether a user set `score_acceptable`, even to the value of the default.
 
     Raises:
         SettingsError: A judge is unknown or repeated, the thresholds overlap, or a metric's rule
@@ -182,7 +182,7 @@ class VerdictPolicy:
     score_acceptable: float = 1.0
     score_unacceptable: float = 0.0
     metrics: Mapping[str, str] = field(default_factory=dict)
-    are_limits_set: bool = False
+    is_acceptable_set: bool = False
 
     def __post_init__(self) -> None:
         self._check_when_unjudged()
@@ -229,10 +229,14 @@ class VerdictPolicy:
             )
 
     @property
-    def has_default_limits(self) -> bool:
-        """Return whether the thresholds are the defaults, which fit a scale from 0 to 1 only."""
-        limits = (self.score_acceptable, self.score_unacceptable)
-        return not self.are_limits_set and limits == (1.0, 0.0)
+    def has_default_acceptable(self) -> bool:
+        """Return whether nobody set `score_acceptable`. The default fits a scale from 0 to 1."""
+        return not self.is_acceptable_set and self.score_acceptable == 1.0
+
+    @property
+    def has_limits_below_1(self) -> bool:
+        """Return whether a user set thresholds that fit only a scale from 0 to 1."""
+        return 0 <= self.score_unacceptable < self.score_acceptable < 1
 
     @property
     def groups(self) -> list[list[str]]:

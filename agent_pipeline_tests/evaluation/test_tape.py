@@ -163,8 +163,7 @@ def with_other_ids(messages: list[Message]) -> list[Message]:
         {"archived": True},
         {"error": "timeout"},
         {"attack_succeeded": True},
-        {"messages": refund("This is a.")},
-        {"messages": with_other_ids(refund("This is a."))},
+        {"content_sha256": "a"},
     ],
 )
 def test_left_out(lake: Lake, columns: dict[str, Any]) -> None:
@@ -225,6 +224,12 @@ def test_declared_reads_are_known_to_the_tape(lake: Lake) -> None:
     assert not read_tapes(lake, KEY, ["task:1"])["task:1"].reads_are_declared
     recorded(lake, session("a"), reads=("find_order",))
     assert read_tapes(lake, KEY, ["task:1"])["task:1"].reads_are_declared
+
+
+def test_equal_runs_are_recordings_of_their_own(lake: Lake) -> None:
+    """Runs that differ only in the ids of their calls: the task lost its good recording."""
+    recorded(lake, session("a", GOOD, verdict=None), session("b", with_other_ids(GOOD)))
+    assert set(lake.open("tape", KEY).read(["session_id"])["session_id"].to_pylist()) == {"a", "b"}
 
 
 def test_wording_is_learned_from_all_sessions(lake: Lake) -> None:

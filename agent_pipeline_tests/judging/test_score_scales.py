@@ -57,7 +57,7 @@ def test_stars(tmp_path_factory, stars):
     """With five stars, one star was the only value that the default limits called good."""
     tmp_path, scores = tmp_path_factory.getbasetemp(), [float(value) for value in stars]
     verdicts, run = judge_scores(tmp_path, scores)
-    is_scale_clear = sum(value >= 2 for value in stars) >= 3
+    is_scale_clear = max(stars) > 1
     good = None if is_scale_clear else "acceptable"
     assert verdicts == [good if value == 1 else None for value in stars]
     assert bool(run.scales.above_1) is is_scale_clear
@@ -88,7 +88,7 @@ def test_integer_scales_are_clear(ends, count, random):
 )
 def test_bonus_is_no_scale(plain, bonus, outliers):
     """Scores from 0 to 1 with a bonus, and at most two outliers, keep their verdicts."""
-    scales = measure([*plain, *bonus, *outliers, math.nan, math.inf])
+    scales = measure([0.0, *plain, *bonus, *outliers, math.nan, math.inf])
     assert not scales.above_1
     assert scales.counts_above_1.get(SCORE, 0) == len(bonus) + len(outliers)
 
@@ -145,8 +145,8 @@ def test_limits_below_a_clear_scale_are_noted(tmp_path):
 def test_limits_set_to_the_defaults_have_another_hash():
     """They give other verdicts on scores above 1, so the agent is judged and trained again."""
     plain, typed = JudgingOptions(), JudgingOptions(score_acceptable=1.0)
-    assert "are_limits_set" not in plain.hashed() and plain.policy.has_default_limits
-    assert plain.hashed() != typed.hashed() and not typed.policy.has_default_limits
+    assert "is_acceptable_set" not in plain.hashed() and plain.policy.has_default_acceptable
+    assert plain.hashed() != typed.hashed() and not typed.policy.has_default_acceptable
     other = JudgingOptions(score_acceptable=0.8)
     assert other.hashed() == plain.hashed() | {"score_acceptable": 0.8}
 
@@ -159,6 +159,23 @@ def test_metric_on_a_high_scale(tmp_path):
     assert any("effort" in note for note in run.describe(KEY))
     verdicts, _ = judged_verdicts(Lake(str(tmp_path)), sessions, metrics={"effort": "<= 2"})
     assert verdicts == ["acceptable"] * 3 + ["unacceptable"] * 3
+
+
+@pytest.mark.parametrize("limits", [{"score_unacceptable": 0.3}, {"score_acceptable": 0.8}])
+def test_limits_of_a_score_are_not_those_of_stars(tmp_path, limits):
+    """One set limit called every value of a metric from 1 to 5 good, without a note."""
+    sessions = [session(session_id=str(i), scores={"stars": float(i)}) for i in range(1, 6)]
+    lake = Lake(str(tmp_path))
+    verdicts, run = judged_verdicts(lake, sessions, metrics={"stars": "higher"}, **limits)
+    assert verdicts == [None] * 5
+    assert any("stars" in note for note in run.describe(KEY))
+
+
+@pytest.mark.parametrize("scores", [[1.0, 1, 1, 4, 5], [1.0] * 190 + [3.0] * 9])
+def test_few_stars(tmp_path, scores):
+    """The worst sessions of a small agent were good until the third session with more stars."""
+    verdicts, _ = judge_scores(tmp_path, scores)
+    assert set(verdicts) == {None}
 
 
 def test_one_bonus_changes_no_scale(tmp_path):
@@ -177,5 +194,5 @@ def test_scales_by_name():
         (None, {"stars": 2.0}),
     ]
     scales = ScoreScales.measure(scored)
-    assert scales.above_1 == {"stars"}
+    assert scales.above_1 == {"stars", SCORE}
     assert scales.counts_above_1 == {SCORE: 1, "stars": 3}
