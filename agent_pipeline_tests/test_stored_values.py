@@ -311,6 +311,7 @@ FROZEN: dict[str, list[str]] = {
         "too_long",
         "no_source",
         "not_rendered",
+        "not_shown",
         "not_proven",
         "nothing_trained",
         "other_turn_trained",

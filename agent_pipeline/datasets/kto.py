@@ -111,13 +111,16 @@ def split_at_first_answer(
     """Split a conversation into a prompt and a completion.
 
     The completion goes from the agent's first message after a user message to the agent's last
-    message. The result is `None` if the agent has no message after a user message.
+    message. The result is `None` if the agent has no message after a user message, or if neither
+    the user nor a system prompt has words before it, as in `sft_dataset`.
     """
     messages = cut_after_last_answer(messages)
-    user_spoke = False
+    user_spoke = has_request = False
     for index, message in enumerate(messages):
+        if message["role"] in ("system", "user") and message["content"]:
+            has_request = True
         if message["role"] == "user":
             user_spoke = True
-        elif message["role"] == "assistant" and user_spoke:
+        elif message["role"] == "assistant" and user_spoke and has_request:
             return messages[:index], messages[index:]
     return None

@@ -26,6 +26,7 @@ def test_the_completion_is_all_that_came_of_the_first_request():
     assert (
         split_at_first_answer([user("x")]) is None
         and split_at_first_answer([says("Hello!")]) is None
+        and split_at_first_answer([user(""), *done]) is None
     )
 
 
