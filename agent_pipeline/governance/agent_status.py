@@ -18,8 +18,7 @@ from agent_pipeline.governance.model_list import ModelSummary, summarize_models
 from agent_pipeline.governance.played_world import find_world_in_force
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.champions import find_write_threshold
-from agent_pipeline.promotion.episodes_in_force import find_readable_episodes
+from agent_pipeline.promotion.champions import measure_write_threshold
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.request_changes import describe_changes
 from agent_pipeline.storage.lake import Lake
@@ -177,11 +176,13 @@ def _check_threshold(settings: Settings, key: PartitionKey, rules: TrafficRules)
     if champion is None:
         return []
     world = find_world_in_force(settings, lake, key)
-    if find_write_threshold(lake, key, champion.identity, world) == rules.threshold:
+    threshold = measure_write_threshold(lake, key, champion.identity, world)
+    if threshold.confidence == rules.threshold:
         is_lost = rules.threshold is None and world.is_unreadable
         return [f"The large model makes every write, because {world.why_not}."] if is_lost else []
-    why_not = find_readable_episodes(lake, key, champion.identity, world).why_not
-    reason = f"its last episodes do not count, because {why_not}" if why_not else "it played again"
+    why_not = threshold.why_not
+    no_threshold = f"its episodes give no threshold now, because {why_not}"
+    reason = no_threshold if why_not else "it played again"
     return [
         f"The gateway still uses an earlier threshold for the champion's writes ({reason}). Run "
         f"`agent-pipeline traffic {key}`."

@@ -57,6 +57,19 @@ from agent_pipeline.training.chain import describe_used_template, find_trained_a
 SERVING = "serving"
 
 
+class WriteThreshold(msgspec.Struct, frozen=True):
+    """The threshold for the writes of an export.
+
+    Attributes:
+        confidence: The smallest confidence at which a write counts as sure; `None` if it was not
+            measured, or if no write passes.
+        why_not: Why the episodes do not give a threshold, if this is known.
+    """
+
+    confidence: float | None
+    why_not: str = ""
+
+
 class Serving(msgspec.Struct, frozen=True):
     """The result of serving a champion with `serve`.
 
@@ -369,22 +382,61 @@ def unfit(
 def find_write_threshold(
     lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
 ) -> float | None:
-    """Return the smallest confidence at which no write of an export's episodes was wrong, or None
-    if it was not measured in episodes that are in force and can be read.
+    """Return the confidence from which the writes of an export count as sure, or None.
+
+    The rules are those of `measure_write_threshold`, and so are the arguments.
     """
-    played = find_readable_episodes(lake, key, export, deciding_world).in_force
-    try:
-        figures = read_episode_report(played).players.get("model") if played else None
-    except DataError:
-        return None
-    return figures.confidence.threshold if figures and figures.confidence else None
+    return measure_write_threshold(lake, key, export, deciding_world).confidence
+
+
+def measure_write_threshold(
+    lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
+) -> WriteThreshold:
+    """Return the smallest confidence at which no write was wrong in any episodes of an export.
+
+    All episodes in force count, and the strictest of their thresholds is the result. A night
+    without a wrong write therefore does not lower the threshold of an earlier night. If some
+    episodes cannot be read, nobody knows the strictest threshold, so there is none.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        export: The identity of the export.
+        deciding_world: The agent's world of today.
+    """
+    last = find_readable_episodes(lake, key, export, deciding_world)
+    if last.in_force is None:
+        return WriteThreshold(None, last.why_not)
+    seen = find_seen_episodes(lake, key, export, deciding_world)
+    unreadable = list(seen.damage)
+    thresholds: list[float | None] = []
+    for played in seen.episodes:
+        try:
+            players = read_episode_report(played.in_force).players if played.in_force else {}
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        figures = players.get("model")
+        confidence = figures.confidence if figures else None
+        threshold = confidence.threshold if confidence else None
+        is_last = played.in_force == last.in_force
+        # Earlier episodes without any write say nothing about the threshold.
+        if threshold is not None or is_last or (confidence and confidence.wrong):
+            thresholds.append(threshold)
+    if unreadable:
+        sentences = "; ".join(sentence.rstrip(".") for sentence in unreadable)
+        return WriteThreshold(None, f"some of its episodes cannot be read ({sentences})")
+    measured = [threshold for threshold in thresholds if threshold is not None]
+    if not measured or len(measured) < len(thresholds):
+        return WriteThreshold(None)
+    return WriteThreshold(max(measured))
 
 
 def describe_missing_threshold(
     lake: Lake, key: PartitionKey, export: str, deciding_world: DecidingWorld
 ) -> str:
     """Return a sentence for a person about a champion without a threshold for its writes."""
-    why_not = find_readable_episodes(lake, key, export, deciding_world).why_not
+    why_not = measure_write_threshold(lake, key, export, deciding_world).why_not
     return (
         "The large model makes every write, because the champion's episodes give no confidence "
         f"threshold{f' ({why_not})' if why_not else ''}."

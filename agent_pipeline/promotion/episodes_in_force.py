@@ -18,7 +18,10 @@ from agent_pipeline.storage.lake import Lake
 
 EPISODES = "episodes"
 MOST_DECISIONS = 10
-"""Number of decisions whose episodes are searched. The champion plays again for each decision."""
+"""Number of decisions per export whose episodes count.
+
+The champion plays again for each decision.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class SeenEpisodes:
     """All episodes of an export in which harm may have been seen.
 
     Attributes:
-        episodes: The episodes, in force or not.
+        episodes: The episodes, in force or not, newest first.
         damage: Sentences about episodes that cannot be read, so that nobody knows what they show.
     """
 
@@ -142,31 +145,27 @@ def find_seen_episodes(
 ) -> SeenEpisodes:
     """Return all episodes of an export in which harm may have been seen. Raise no error.
 
-    They are its own last episodes, and those that it played as the champion: the newest of each
-    world and of each reason why they are not in force. The arguments are those of
-    `find_last_episodes`.
+    They are its own last episodes, and all that its last decisions compared. Newer episodes without
+    harm do not hide earlier episodes. The arguments are those of `find_last_episodes`.
     """
     damage: list[str] = []
-    seen: list[LastEpisodes] = []
+    every: list[_Played] = []
     try:
-        for played in _find_own(lake, key, export):
-            why_not = _why_not_in_force(played.artifact, deciding_world)
-            seen.append(LastEpisodes(played.artifact, why_not))
+        compared = _find_compared(lake, key, export)
+        every += compared.played
+        damage += compared.damage
     except (DataError, OSError) as error:
         damage.append(str(error))
     try:
-        compared = _find_compared(lake, key, export)
+        every += _find_own(lake, key, export)
     except (DataError, OSError) as error:
-        return SeenEpisodes(seen, [*damage, str(error)])
-    newest: dict[tuple[str, str, str], LastEpisodes] = {}
-    for played in compared.played:
+        damage.append(str(error))
+    every.sort(key=lambda played: played.when, reverse=True)
+    distinct: dict[str, LastEpisodes] = {}
+    for played in every:
         why_not = _why_not_in_force(played.artifact, deciding_world)
-        made_from = played.artifact.manifest["made_from"]
-        world = str(made_from.get("world")), str(made_from.get("task_kinds"))
-        newest.setdefault((*world, why_not), LastEpisodes(played.artifact, why_not))
-    known = {last.played.identity for last in seen if last.played}
-    others = [last for last in newest.values() if last.played and last.played.identity not in known]
-    return SeenEpisodes([*seen, *others], [*damage, *compared.damage])
+        distinct.setdefault(played.artifact.identity, LastEpisodes(played.artifact, why_not))
+    return SeenEpisodes(list(distinct.values()), list(dict.fromkeys(damage)))
 
 
 def find_latest_episodes(
@@ -217,23 +216,30 @@ def _find_own(lake: Lake, key: PartitionKey, export: str) -> list[_Played]:
 
 
 def _find_compared(lake: Lake, key: PartitionKey, export: str) -> _Compared:
-    """Return the episodes of an export that the last decisions compared, newest first.
+    """Return the episodes of an export that its last decisions compared, newest first.
+
+    Decisions that are older than the export cannot have compared it, so they are not read.
 
     Raises:
-        DamageError: The history of the decisions is damaged.
+        DamageError: The history of the decisions, or of the exports, is damaged.
     """
     compared = _Compared([], [])
-    for page_identity, when in list(_list_named(lake, DECISION_PAGES, key).items())[
-        :MOST_DECISIONS
-    ]:
+    exported = _list_named(lake, EXPORT, key).get(export, "")
+    decisions = 0
+    for page_identity, when in _list_named(lake, DECISION_PAGES, key).items():
+        if when < exported or decisions == MOST_DECISIONS:
+            break
+        compares_export = False
         try:
             page = lake.find_undamaged(DECISION_PAGES, key, page_identity)
             for identity in page.manifest["made_from"].get("shown", ()) if page else ():
                 artifact = lake.find_undamaged(EPISODES, key, identity)
                 if artifact and artifact.manifest["made_from"].get(EXPORT) == export:
                     compared.played.append(_Played(artifact, when))
+                    compares_export = True
         except DamageError as error:
             compared.damage.append(str(error))
+        decisions += compares_export
     return compared
 
 

@@ -1,5 +1,6 @@
 """Readers of an export's last episodes: none of them uses episodes of another world."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,15 @@ from agent_pipeline.gateway.traffic import Models, read_rules, write_traffic
 from agent_pipeline.governance.agent_status import read_agent_status
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.pages.episodes import make_last_episodes_page
-from agent_pipeline.promotion.champions import find_write_threshold, promote, serve, unfit
+from agent_pipeline.promotion.champions import (
+    find_write_threshold,
+    measure_write_threshold,
+    promote,
+    serve,
+    unfit,
+)
 from agent_pipeline.promotion.episodes_in_force import (
+    MOST_DECISIONS,
     NO_WORLD,
     DecidingWorld,
     find_last_episodes,
@@ -210,17 +218,57 @@ class TestOwnAndCompared:
 
     @pytest.mark.parametrize("is_own_newer", [True, False])
     def test_newest(self, lake: Lake, monkeypatch: pytest.MonkeyPatch, is_own_newer: bool) -> None:
-        """The newest episodes in force count, for the threshold too."""
-        exported = export(lake, "a")
+        """A decision uses the newest episodes in force. The threshold is the strictest of all."""
         days = ["2026-01-02", "2026-01-01"] if is_own_newer else ["2026-01-01", "2026-01-02"]
+        monkeypatch.setattr(pointers, "now", lambda: "2026-01-01")
+        exported = export(lake, "a")
         monkeypatch.setattr(pointers, "now", lambda: days[0])
         own = played_by(lake, exported, threshold=-1.0, **self.TODAY)
         monkeypatch.setattr(pointers, "now", lambda: days[1])
         compared, _ = self.compare(lake, exported, threshold=-2.0, **self.TODAY)
         last = find_last_episodes(lake, KEY, exported.identity, self.WORLD)
         assert last.in_force == (own if is_own_newer else compared)
-        threshold = find_write_threshold(lake, KEY, exported.identity, self.WORLD)
-        assert threshold == (-1.0 if is_own_newer else -2.0)
+        assert find_write_threshold(lake, KEY, exported.identity, self.WORLD) == -1.0
+
+    def test_next_night_without_harm(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One comparison shows harm. The next comparison does not hide it, for 10 comparisons.
+
+        Decisions that compared other exports are not counted.
+        """
+        days = (f"2026-01-{day:02}" for day in itertools.count(1))
+        monkeypatch.setattr(pointers, "now", lambda: next(days))
+        exported = export(lake, "a")
+        played_by(lake, exported, threshold=-0.5, **self.TODAY)
+        harm = {"against": ["it harms"], "threshold": -0.1}
+        self.compare(lake, exported, 1, **harm, **self.TODAY)
+        other = export(lake, "b")
+        for number in range(2, 2 + MOST_DECISIONS):
+            self.compare(lake, other, number, **self.TODAY)
+        for number in range(20, 19 + MOST_DECISIONS):
+            self.compare(lake, exported, number, threshold=-0.2, **self.TODAY)
+            assert unfit(lake, KEY, exported, self.WORLD) == ["it harms"]
+            assert find_write_threshold(lake, KEY, exported.identity, self.WORLD) == -0.1
+
+    @pytest.mark.parametrize("is_page", [True, False])
+    def test_damaged_evidence(self, lake: Lake, is_page: bool) -> None:
+        """Damaged episodes may have had a stricter threshold, so the export has none."""
+        exported = export(lake, "a")
+        played_by(lake, exported, threshold=-0.5, **self.TODAY)
+        compared, page = self.compare(lake, exported, threshold=-0.1, **self.TODAY)
+        damaged = page if is_page else compared
+        (damaged.path / "manifest.json").write_text("{", encoding="utf-8")
+        threshold = measure_write_threshold(lake, KEY, exported.identity, self.WORLD)
+        assert threshold.confidence is None and damaged.identity[:16] in threshold.why_not
+
+    def test_damage_before_the_export(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The page of a decision cannot show an export that did not exist yet."""
+        days = (f"2026-01-{day:02}" for day in itertools.count(1))
+        monkeypatch.setattr(pointers, "now", lambda: next(days))
+        _, page = self.compare(lake, export(lake, "b"), **self.TODAY)
+        (page.path / "manifest.json").write_text("{", encoding="utf-8")
+        exported = export(lake, "a")
+        played_by(lake, exported, **self.TODAY)
+        assert find_write_threshold(lake, KEY, exported.identity, self.WORLD) == THRESHOLD
 
     def test_damaged_page(self, lake: Lake) -> None:
         """The other decisions still count, and a person learns that harm may be missing."""
