@@ -343,6 +343,7 @@ def unfit(
 
     Harm that was seen is named even if the episodes are not in force any more, or if the export
     played again without harm. Episodes that cannot be read may show harm, so they are named too.
+    A ledger that cannot be read is named too.
     """
     seen = find_seen_episodes(lake, key, export.identity, deciding_world)
     against = []
@@ -360,11 +361,12 @@ def unfit(
         for sentence in unreadable
     ]
     against = list(dict.fromkeys(against))
-    decisions = [
-        record.decision
-        for record in open_ledger(lake, key).records()
-        if record.candidate == export.identity
-    ]
+    try:
+        records = open_ledger(lake, key).records()
+    except DamageError as error:
+        # The champion is served in any case, also after a rollback.
+        return [*against, f"it is not known how it was decided on ({str(error).rstrip('.')})"]
+    decisions = [record.decision for record in records if record.candidate == export.identity]
     # An export that a person holds back may have been rejected before. Holding it back does not
     # make it fit.
     measured = [

@@ -28,6 +28,7 @@ from agent_pipeline.governance.played_world import find_deciding_world, find_wor
 from agent_pipeline.governance.pruning import prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.pages.files import find_stored_pages
+from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote, rollback, serving_difference, unfit
 from agent_pipeline.promotion.episodes_in_force import find_last_episodes
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -267,3 +268,13 @@ def test_code_of_the_replayed_world(lake: Lake, is_changed: bool) -> None:
     ):
         last = find_last_episodes(lake, KEY, exported.identity, world)
         assert bool(last.in_force) != is_changed and bool(last.why_not) == is_changed
+
+
+def test_damaged_ledger(lake: Lake) -> None:
+    """A rollback serves the earlier champion, and a person learns that a decision is not known."""
+    hold_back(lake, KEY)
+    (entry,) = Path(lake.root.path).rglob("decisions/*.json")
+    entry.write_bytes(b"{")
+    warnings, _ = follow(load_settings(), KEY, rollback(lake, KEY))
+    assert not serving_difference(lake, KEY)
+    assert any(entry.name in warning for warning in warnings)
