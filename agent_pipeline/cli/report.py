@@ -355,6 +355,8 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
             f"{', '.join(report.side_chains)}: forget these side chains too if they must be "
             "removed.",
         )
+    for message in report.messages:
+        _print(console, message)
     if report.to_retrain:
         _print(
             console,

@@ -352,7 +352,7 @@ def rewrite_texts(
     Args:
         lake: The lake.
         key: The partition.
-        export: The export. If the folder serves another export, nothing is written.
+        export: The export in the folder.
         requests: The requests that the model was trained for; None if they are not recorded.
 
     Returns:
@@ -360,23 +360,58 @@ def rewrite_texts(
 
     Raises:
         DataError: The report of the export cannot be read.
+        OSError: The Modelfile of the export cannot be read.
+        UnicodeError: The Modelfile of the export is not valid UTF-8.
+    """
+    texts = _make_texts(key, export, requests)
+    return _replace_texts(lake, key, {name: text.encode("utf-8") for name, text in texts.items()})
+
+
+def find_served_export(lake: Lake, key: PartitionKey) -> Artifact:
+    """Return the export in a partition's serving folder, which may not be the champion any more.
+
+    Raises:
+        DataError: The record of the folder or the export is damaged or missing.
+    """
+    folder = partition_folder(lake, key)
+    record = _read_record(folder)
+    if record is None:
+        raise DataError(f"{folder / RECORD} is damaged or missing")
+    identities = [entry.champion for entry in lake.history("gguf_export", key) if entry.champion]
+    for identity in reversed(identities):
+        if f"-{identity[:16]}.gguf" in record.section:
+            export = lake.find_undamaged("gguf_export", key, identity)
+            if export is not None:
+                return export
+    raise DataError(f"the export in {folder} is not in the lake")
+
+
+def delete_texts(lake: Lake, key: PartitionKey) -> list[Path]:
+    """Delete the served files that show the requests of training, and the line `SYSTEM`.
+
+    Return the files that changed or were deleted.
+    """
+    path = partition_folder(lake, key) / MODELFILE
+    content = path.read_bytes() if path.exists() else b""
+    kept = _SYSTEM.split(content, maxsplit=1)[0]
+    return _replace_texts(lake, key, {} if kept == content else {MODELFILE: kept})
+
+
+_SYSTEM = re.compile(rb'^SYSTEM """', re.MULTILINE)
+"""The beginning of the last value in a Modelfile."""
+
+
+def _replace_texts(lake: Lake, key: PartitionKey, texts: dict[str, bytes]) -> list[Path]:
+    """Write served texts, by file name, and delete the request files that are not among them.
+
+    Return the files that changed or were deleted.
     """
     root, folder = serving_root(lake), partition_folder(lake, key)
     record = _read_record(folder)
-    if record is None or export.identity[:16] not in record.section:
-        return []
-    contents = {
-        folder / name: text.encode("utf-8")
-        for name, text in _make_texts(key, export, requests).items()
-    }
-    checksums = record.files | {
-        str(path.relative_to(root)): hashlib.sha256(content).hexdigest()
-        for path, content in contents.items()
-    }
-    stale = [folder / name for name in REQUEST_FILES if folder / name not in contents]
-    for path in stale:
-        checksums.pop(str(path.relative_to(root)), None)
-    stale = [path for path in stale if path.exists()]
+    contents = {folder / name: content for name, content in texts.items()}
+    stale = [
+        folder / name for name in REQUEST_FILES if name not in texts and (folder / name).exists()
+    ]
     changed = [
         path
         for path, content in contents.items()
@@ -386,6 +421,13 @@ def rewrite_texts(
         write_atomically(path, contents[path])
     for path in stale:
         path.unlink()
+    if record is None:
+        return [*changed, *stale]
+    gone = {str((folder / name).relative_to(root)) for name in REQUEST_FILES if name not in texts}
+    checksums = {name: sha256 for name, sha256 in record.files.items() if name not in gone} | {
+        str(path.relative_to(root)): hashlib.sha256(content).hexdigest()
+        for path, content in contents.items()
+    }
     if checksums != record.files:
         new_record = ServedFiles.of(record.section, checksums)
         write_atomically(folder / RECORD, msgspec.json.encode(new_record))

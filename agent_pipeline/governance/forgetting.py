@@ -127,6 +127,8 @@ class Forgotten(msgspec.Struct, kw_only=True):
             that were not removed.
         side_chains: Ids of sessions that a forgotten session started, and that were not removed.
         models: Artifacts that were made from the sessions.
+        messages: Sentences about served files that were deleted and that no run makes again by
+            itself.
     """
 
     session_ids: list[str]
@@ -139,6 +141,7 @@ class Forgotten(msgspec.Struct, kw_only=True):
     same_content: list[str] = []
     side_chains: list[str] = []
     models: list[ModelUse] = []
+    messages: list[str] = []
 
     @property
     def to_retrain(self) -> list[ModelUse]:
@@ -614,7 +617,9 @@ class _Removal:
                 # A damaged file may hold a session under a damaged id. Its entry stays in the
                 # manifest, because a new checksum would make damage look sound.
                 self._delete(path)
-                if name == REQUESTS_FILE and is_sound:
+                # A killed call may have replaced the manifest before the tables changed, so that
+                # the record now gets another checksum. The adapter works without its record.
+                if name == REQUESTS_FILE:
                     del scrubbed["files"][name]
             elif content != old_content:
                 files[name] = content
@@ -691,7 +696,10 @@ class _Removal:
 
     def _rewrite_served_texts(self, key: PartitionKey) -> None:
         """Write the texts of a served model again if its record of requests has changed."""
-        for path in rewrite_served_texts(self.lake, key):
+        rewritten = rewrite_served_texts(self.lake, key)
+        if rewritten.message:
+            self.report.messages.append(rewritten.message)
+        for path in rewritten.files:
             is_there = path.exists()
             change = Change(path=str(path), rebuilt=is_there, deleted=not is_there)
             self.report.changes.append(change)

@@ -20,6 +20,8 @@ from agent_pipeline.export.serving_folder import (
     MODELFILE,
     PEFT,
     clear_folder,
+    delete_texts,
+    find_served_export,
     partition_folder,
     read_folder,
     reload_preset,
@@ -206,25 +208,44 @@ def serve(
     return Serving(artifact, champion, folder, objections, messages)
 
 
-def rewrite_served_texts(lake: Lake, key: PartitionKey) -> list[Path]:
-    """Write the texts of a served champion again if the record of its training has changed.
+class RewrittenTexts(msgspec.Struct, frozen=True):
+    """The result of `rewrite_served_texts`.
 
-    If the adapter of the champion is damaged, the files that show its requests are deleted.
+    Attributes:
+        files: The files that changed or were deleted.
+        message: Why files were deleted, and how to write them again; empty if they were written.
+    """
 
-    Return the files that changed or were deleted.
+    files: list[Path]
+    message: str = ""
 
-    Raises:
-        DataError: The report of the champion cannot be read.
+
+def rewrite_served_texts(lake: Lake, key: PartitionKey) -> RewrittenTexts:
+    """Write the texts of a served export again if the record of its training has changed.
+
+    The serving folder counts, and not the champion: if a person promoted another export, the folder
+    has the earlier export until the next export is served. If the folder's record, the export or
+    its adapter cannot be read, the files that show its requests are deleted.
     """
     with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
-        champion = lake.champion(EXPORT, key)
-        if champion is None:
-            return []
         try:
-            adapters = find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
-        except DamageError:
-            adapters = []
-        return rewrite_texts(lake, key, champion, read_trained_requests(adapters))
+            export = find_served_export(lake, key)
+            adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+            files = rewrite_texts(lake, key, export, read_trained_requests(adapters))
+        except (DataError, OSError, UnicodeError) as error:
+            files = delete_texts(lake, key)
+            reason = str(error).rstrip(".")
+        else:
+            return RewrittenTexts(files)
+    if not files:
+        return RewrittenTexts([])
+    return RewrittenTexts(
+        files,
+        f"The system prompt and the tools of {key} are not in {partition_folder(lake, key)} any "
+        f"more, because it is unknown whether they show a forgotten session ({reason}). When the "
+        f"champion is sound, run `agent-pipeline materialize {key} --select serving` to write them "
+        "again.",
+    )
 
 
 def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:

@@ -130,8 +130,10 @@ def forget_values(
 ) -> PromptPattern | None:
     """Return a pattern without what only forgotten sessions may have said.
 
-    A value stays if a remaining prompt has it in the same part. If no remaining prompt has the
-    pattern's text, the newest remaining prompt that fits replaces the text.
+    A value stays if a remaining prompt has it in the same part. If no remaining prompt has a value
+    of a part, any value is expected, because it is unknown which values were not forgotten. If no
+    remaining prompt has the pattern's text, the newest remaining prompt that fits replaces the
+    text.
 
     Args:
         pattern: The pattern.
@@ -157,7 +159,9 @@ def forget_values(
         return None
     parts = [
         msgspec.structs.replace(
-            part, values=[value for value in part.values if not value or value in texts]
+            part,
+            varies=part.varies or texts.isdisjoint(part.values),
+            values=[value for value in part.values if not value or value in texts],
         )
         for part, texts in zip(pattern.parts, known, strict=True)
     ]

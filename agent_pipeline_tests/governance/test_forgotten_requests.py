@@ -43,10 +43,19 @@ def name_customer(number: int, customer: str) -> dict:
     return named
 
 
+def put_tables(lake: Lake, rows: list[dict]) -> None:
+    columns = {"task_key": "t", "split": "train", "trial": "0"}
+    put_rows(lake, KEY, [each | columns | {"row_id": each["session_id"]} for each in rows])
+
+
+def find_leaks(folder: Path, text: str) -> list[str]:
+    """The names of the served files that show a text."""
+    return sorted(path.name for path in folder.iterdir() if text.encode() in path.read_bytes())
+
+
 def serve(lake: Lake, rows: list[dict], known: int = COUNT) -> Path:
     """Train on rows, of which the tables have the first `known`, and serve the champion."""
-    columns = {"task_key": "t", "split": "train", "trial": "0"}
-    put_rows(lake, KEY, [each | columns | {"row_id": each["session_id"]} for each in rows[:known]])
+    put_tables(lake, rows[:known])
     session_ids = [each["session_id"] for each in rows]
     record = {REQUESTS_FILE: msgspec.json.encode(describe_requests(rows))}
     report = {"row_ids": session_ids}
@@ -121,6 +130,89 @@ def test_a_killed_call_is_completed_by_the_next_one(lake, monkeypatch, killed_at
     assert "Person8" in read_record(lake).system_prompt
     assert "Person8" in (folder / "system_prompt.txt").read_text()
     assert not serving_difference(lake, KEY)
+
+
+def test_a_killed_call_is_completed_after_the_tables_changed(lake, monkeypatch):
+    """The record gets another checksum then, and the champion has to be served all the same."""
+    rows = [name_customer(number, f"Person{number}") for number in range(COUNT)]
+    folder, replace = serve(lake, rows), Lake.replace
+
+    def replace_or_die(self: Lake, path: object, content: object) -> None:
+        if str(path).endswith(REQUESTS_FILE):
+            raise KeyboardInterrupt
+        replace(self, path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "replace", replace_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            forget_sessions(lake, ["s009"])
+    put_tables(lake, rows[:8])
+    forget_sessions(lake, ["s009"])
+    assert lake.latest("sft_adapter", KEY)
+    serve_champion(lake, KEY)
+    assert not find_leaks(folder, "Person9")
+
+
+@pytest.mark.parametrize(
+    "damage", ["model-f16.gguf", "Modelfile", "served.json", "no served.json", "adapter"]
+)
+def test_served_texts_are_deleted_if_the_export_cannot_be_read(lake, damage):
+    """Everything else was removed before, and another call would fail in the same way."""
+    rows = [name_customer(number, f"Person{number}") for number in range(COUNT)]
+    folder, export = serve(lake, rows), lake.latest("gguf_export", KEY).path
+    if damage == "model-f16.gguf":
+        (export / damage).unlink()
+    elif damage == "Modelfile":
+        (export / damage).write_text("another size")
+    elif damage == "served.json":
+        (folder / damage).write_text("{")
+    elif damage == "no served.json":
+        (folder / "served.json").unlink()
+    else:
+        (lake.latest("sft_adapter", KEY).path / REQUESTS_FILE).write_text("{}")
+    report = forget_sessions(lake, ["s009"])
+    assert not find_leaks(folder, "Person9")
+    assert str(folder / "system_prompt.txt") in [change.path for change in report.changes]
+    assert bool(report.messages) == (damage != "adapter")
+    assert lake.latest("sft_adapter", KEY)
+    assert not forget_sessions(lake, ["s009"]).messages
+
+
+def test_the_line_system_is_deleted_if_the_export_cannot_be_read(lake):
+    """It is the last value of the Modelfile, and may have several lines."""
+    rows = [row(number) for number in range(COUNT)]
+    for each in rows:
+        each["messages"][0]["content"] += "\nSYSTEM of Person9."
+    folder = serve(lake, rows)
+    assert find_leaks(folder, "Person9") == ["Modelfile", "system_prompt.txt"]
+    (lake.latest("gguf_export", KEY).path / "model-f16.gguf").unlink()
+    forget_sessions(lake, ["s009"])
+    assert not find_leaks(folder, "Person9")
+    assert (folder / "Modelfile").read_text().startswith("FROM ./model-f16-")
+    assert "SYSTEM" not in (folder / "Modelfile").read_text()
+
+
+def test_the_texts_of_the_export_in_the_folder_are_written_again(lake):
+    """A promotion that was killed before it served leaves the earlier export in the folder."""
+    folder = serve(lake, [name_customer(number, f"Person{number}") for number in range(COUNT)])
+    files = {"Modelfile": "FROM ./model-f16.gguf\n", "model-f16.gguf": "n"}
+    report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
+    adapter = lake.latest("sft_adapter", KEY).identity
+    artifact(lake, "gguf_export", KEY, {"adapter": adapter, "again": True}, files, report)
+    promote(lake, KEY)
+    assert not forget_sessions(lake, ["s009"]).messages
+    assert not find_leaks(folder, "Person9")
+    assert "Person8" in (folder / "system_prompt.txt").read_text()
+
+
+def test_no_change_is_seen_if_no_value_of_a_part_is_known(lake):
+    """A rule that was edited once has two values, which the tables may not have any more."""
+    rows = [row(number, rule=30 if number < 5 else 14) for number in range(COUNT)]
+    serve(lake, rows, known=0)
+    curate(lake, [14] * 2 * COUNT)
+    assert not compare_models(lake, KEY)[0].major_changes
+    forget_sessions(lake, ["s003"])
+    assert not compare_models(lake, KEY)[0].major_changes
 
 
 def test_a_prompt_that_all_sessions_share_stays(lake):
