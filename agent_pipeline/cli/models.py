@@ -55,7 +55,11 @@ def list_models(as_json: Annotated[bool, AS_JSON] = False) -> str | None:
             model.partition,
             shorten(model.champion),
             shorten(model.latest),
-            "promote: waits for you" if model.waits else model.decision,
+            "promote: waits for you"
+            if model.waits
+            else f"{model.decision}, and a person holds it back"
+            if model.held and model.decision != "hold"
+            else model.decision,
             f"{model.verified} of {model.verdicts}" if known else "not known",
             model.moved,
             model.moved_at,

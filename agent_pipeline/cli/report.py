@@ -20,7 +20,7 @@ from agent_pipeline.evaluation.evaluation_report import (
 from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.governance.agent_status import count_splits, describe_training
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.decision_wording import describe_hold, summarize
 from agent_pipeline.promotion.episodes_in_force import (
     DecidingWorld,
     LastEpisodes,
@@ -124,8 +124,10 @@ def print_report(
         if (exported := models.get(EXPORT)) and (
             decided := find_last_decision(lake, key, exported.identity)
         ):
+            hold = describe_hold(lake, key, exported.identity)
+            held = f"; {hold}" if hold and not decided.is_hold_of_person else ""
             console.print(
-                f"  decision   {escape(summarize(decided.decision))}",
+                f"  decision   {escape(summarize(decided.decision) + held)}",
                 soft_wrap=True,
                 highlight=False,
             )

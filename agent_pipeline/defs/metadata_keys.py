@@ -53,6 +53,7 @@ ASSET_METADATA = {
     "harm_in_variants": (
         "share of the episodes in variants in which the model changed something wrongly"
     ),
+    "held_by_a_person": "true if a person holds the candidate back",
     "held_out_tasks": (
         "number of held-out tasks, and the time at which there are enough for a decision"
     ),

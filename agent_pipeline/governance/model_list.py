@@ -5,7 +5,12 @@ from collections.abc import Iterable
 import msgspec
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reason, summarize
+from agent_pipeline.promotion.decision_wording import (
+    describe_hold,
+    describe_outcome,
+    describe_reason,
+    summarize,
+)
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision, open_ledger
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -20,13 +25,14 @@ class ModelSummary(msgspec.Struct, frozen=True):
         champion_since: The time (UTC) since which the champion is served.
         latest: The identity of the latest export.
         decision: The outcome of the last decision on the latest export, or `none`.
-        reason: The first reason of the decision.
+        reason: The first reason of the decision, and a person's hold.
         waits: Whether the latest export can be promoted, and waits for a person's approval.
         verdicts: The number of verdicts on the training sessions; null if it is not known.
         verified: The number of these verdicts that a person, a score or a judge gave.
         moved: What changed last: `latest` (there is a new export) or `champion` (there is a new
             champion).
         moved_at: The time (UTC) at which the latest export or the champion changed last.
+        held: Whether a person holds the latest export back.
     """
 
     partition: str
@@ -40,6 +46,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
     verified: int | None
     moved: str
     moved_at: str
+    held: bool = False
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -117,20 +124,29 @@ def summarize_models(lake: Lake, key: PartitionKey, pointers: Entry) -> ModelSum
     entry = find_last_decision(lake, key, pointers.latest) if pointers.latest else None
     decision = entry.decision if entry else None
     verdicts = entry.verdicts if entry else None
+    hold = describe_hold(lake, key, pointers.latest) if pointers.latest else ""
+    reasons = []
+    if decision and decision.reasons and entry and not entry.is_hold_of_person:
+        reasons.append(describe_reason(decision.reasons[0]))
+    reasons += [hold] if hold else []
     return ModelSummary(
         partition=str(key),
         champion=pointers.champion,
         champion_since=find_champion_start(lake.history(EXPORT, key), pointers.champion),
         latest=pointers.latest,
         decision=describe_outcome(decision) if decision else "none",
-        reason=describe_reason(decision.reasons[0]) if decision and decision.reasons else "",
+        reason="; ".join(reasons),
         waits=bool(
-            decision and decision.outcome == "promote" and pointers.champion != pointers.latest
+            decision
+            and decision.outcome == "promote"
+            and not hold
+            and pointers.champion != pointers.latest
         ),
         verdicts=verdicts["verdicts"] if verdicts else None,
         verified=verdicts["verified"] if verdicts else None,
         moved=pointers.moved,
         moved_at=pointers.when,
+        held=bool(hold),
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from agent_pipeline.errors import DataError, PipelineError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import describe_outcome
-from agent_pipeline.promotion.ledger import EXPORT, find_hold, open_ledger
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision, is_held_back, open_ledger
 from agent_pipeline.reports.rendering import ServedLinks
 from agent_pipeline.reports.session_pages import find_table
 from agent_pipeline.storage.lake import Lake
@@ -77,8 +77,10 @@ def _make_line(lake: Lake, key: PartitionKey) -> AgentLine:
             sessions = table.metadata.num_rows
         last = open_ledger(lake, key).last()
         if last is not None:
-            last = find_hold(lake, key, last.candidate) or last
-            decision, when = describe_outcome(last.decision), last.when
+            last = find_last_decision(lake, key, last.candidate) or last
+            is_held = not last.is_hold_of_person and is_held_back(lake, key, last.candidate)
+            held = ", and a person holds it back" if is_held else ""
+            decision, when = f"{describe_outcome(last.decision)}{held}", last.when
         serving = bool(lake.pointers(EXPORT, key).champion)
     except PipelineError as error:
         decision = str(error)

@@ -31,7 +31,7 @@ from agent_pipeline.export.serving_folder import (
 from agent_pipeline.gateway.traffic import follow_champion, pause_champion, read_rules
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
-from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.decision_wording import describe_hold, summarize
 from agent_pipeline.promotion.episodes_in_force import (
     NO_WORLD,
     DecidingWorld,
@@ -301,6 +301,8 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
         if decided
         else f"there is no decision on {export[:16]} yet"
     )
+    if decided and not decided.is_hold_of_person and (hold := describe_hold(lake, key, export)):
+        sentence += f", and {hold}"
     return f"{sentence}. To serve this export anyway, run `{command}`."
 
 

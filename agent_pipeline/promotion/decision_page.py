@@ -6,6 +6,7 @@ page, and the sentences are in `decision_wording`.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
@@ -16,6 +17,7 @@ from agent_pipeline.promotion.comparison import Comparison
 from agent_pipeline.promotion.decision import SanityAnswer
 from agent_pipeline.promotion.decision_wording import (
     describe_for_everybody,
+    describe_hold,
     describe_key_figures,
     describe_outcome,
     describe_reasons,
@@ -95,13 +97,16 @@ def write_decision_page(
         for artifact in shown
         for session in artifact.manifest["made_from"].get("sessions", ())
     }
-    made_from = {
+    made_from: dict[str, Any] = {
         "adapter": candidate.manifest["made_from"]["adapter"],
         EXPORT: candidate.identity,
         "decision": entry.number,
         "shown": [artifact.identity for artifact in shown],
         "sessions": sorted(sessions),
     }
+    hold = describe_hold(lake, key, candidate.identity)
+    if hold:  # the page of the same decision without the hold is another page
+        made_from["hold"] = hold
     identity = hash_json(made_from)
     building = lake.building(ASSET, key, identity)
     page = _make_page(lake, key, candidate, champion, compared, entry)
@@ -201,8 +206,8 @@ def _make_page(
     if has_surrogates:
         facts |= MADE_UP
     reasons = describe_reasons(decision)
-    if entry.why:
-        reasons.append(f"a person's reason: {entry.why}")
+    if hold := describe_hold(lake, key, candidate.identity):
+        reasons.insert(0, hold)
     return Page(
         title=f"Decision {entry.number} on {key}",
         facts=facts,

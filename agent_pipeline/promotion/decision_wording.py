@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from agent_pipeline.evaluation.stored_kinds import describe_kind
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision import (
     SUSPECTED_HARM,
     Decision,
@@ -16,6 +17,7 @@ from agent_pipeline.promotion.decision import (
     Figure,
     ReasonKind,
 )
+from agent_pipeline.promotion.ledger import find_hold
 from agent_pipeline.promotion.rules import TASKS_DONE, VARIANT_PREFIX
 from agent_pipeline.promotion.sanity_groups import SANITY_PREFIX, describe_group
 from agent_pipeline.reports.episode_report import SEE_MORE
@@ -25,6 +27,7 @@ from agent_pipeline.reports.figure_tables import (
     format_least,
 )
 from agent_pipeline.sessions.transcript import format_markdown_table
+from agent_pipeline.storage.lake import Lake
 
 SMALLEST_CHANCE = 1e-4
 """The smallest p-value that is written as a number."""
@@ -106,6 +109,15 @@ def summarize(decision: Decision) -> str:
     reasons = [reason for reason in decision.reasons if reason.against == decision.outcome]
     sentences = [describe_reason(reason) for reason in _join_variants(reasons)]
     return f"{describe_outcome(decision)}: {'; '.join(sentences)}"
+
+
+def describe_hold(lake: Lake, key: PartitionKey, candidate: str) -> str:
+    """Return that a person holds an export back, and the reason, or an empty text."""
+    hold = find_hold(lake, key, candidate)
+    if hold is None:
+        return ""
+    (reason,) = hold.decision.reasons
+    return f"{describe_reason(reason)}: {hold.why}" if hold.why else describe_reason(reason)
 
 
 def _join_variants(reasons: Sequence[DecisionReason]) -> list[DecisionReason]:

@@ -115,16 +115,14 @@ def is_held_back(lake: Lake, key: PartitionKey, candidate: str) -> bool:
 
 
 def find_last_decision(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
-    """Return the decision on an export that counts now: a person's hold, or the last decision.
+    """Return the last decision on an export, or a person's hold if there is no decision.
 
-    A probation check that keeps the champion does not count as a decision. A hold that a person
-    lifted does not count either.
+    A hold does not hide a decision, because the decision may reject the export for harm. Show
+    `decision_wording.describe_hold` next to the decision. A probation check that keeps the champion
+    does not count as a decision. A hold that a person lifted does not count either.
     """
-    hold = find_hold(lake, key, candidate)
-    if hold is not None:
-        return hold
     for entry in reversed(open_ledger(lake, key).records()):
         is_decision = entry.decision.outcome != "keep" and not entry.is_hold_of_person
         if entry.candidate == candidate and is_decision:
             return entry
-    return None
+    return find_hold(lake, key, candidate)

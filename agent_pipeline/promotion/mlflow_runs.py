@@ -23,7 +23,11 @@ import msgspec
 
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
+from agent_pipeline.promotion.decision_wording import (
+    describe_hold,
+    describe_outcome,
+    describe_reasons,
+)
 from agent_pipeline.promotion.episodes_in_force import DecidingWorld, find_last_episodes
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.redaction import Redactor
@@ -207,6 +211,9 @@ def collect_run_content(
         decision = entry.decision
         tags["decision"] = describe_outcome(decision)
         tags["why"] = "; ".join(describe_reasons(decision))
+        hold = describe_hold(lake, key, export.identity)
+        if hold and not entry.is_hold_of_person:
+            tags["why"] = f"{hold}; {tags['why']}"
         tags["compared_with"] = entry.champion or "base"
         figures["decision"] = {"chance": decision.p_value} | {
             figure.name: msgspec.to_builtins(figure) for figure in decision.figures

@@ -13,7 +13,11 @@ from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision import Decision
-from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reason
+from agent_pipeline.promotion.decision_wording import (
+    describe_hold,
+    describe_outcome,
+    describe_reason,
+)
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.storage.lake import Lake
@@ -248,8 +252,11 @@ def outcome_lines(
         ]
     decision = entry.decision
     reason = describe_reason(decision.reasons[0]) if decision.reasons else "no reason is known"
+    hold = describe_hold(lake, key, pointers.latest)
+    if hold:
+        reason = hold if entry.is_hold_of_person else f"{reason}; {hold}"
     look = f"Look at what the model does: `agent-pipeline report {key}`."
-    if decision.outcome == "promote":
+    if decision.outcome == "promote" and not hold:
         return [
             f"{key}: {export} can be promoted ({reason}), and waits for you; {served}.",
             f"{look} To serve the model: `agent-pipeline promote {key}`.",

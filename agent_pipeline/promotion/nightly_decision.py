@@ -23,10 +23,10 @@ from agent_pipeline.promotion.decision import DecisionFacts
 from agent_pipeline.promotion.decision_facts import collect_facts
 from agent_pipeline.promotion.decision_identity import hash_decision_inputs, hash_tested_scores
 from agent_pipeline.promotion.decision_page import write_decision_page
-from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.decision_wording import describe_hold, summarize
 from agent_pipeline.promotion.episodes_in_force import NO_WORLD, DecidingWorld
 from agent_pipeline.promotion.error_budget import count_tests_before
-from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, find_hold, open_ledger
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
 from agent_pipeline.promotion.mlflow_runs import Written, write_run
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.probation import run_probation_check
@@ -64,19 +64,22 @@ class CandidateDecision:
     """A decision on a candidate that has been carried out.
 
     Attributes:
-        entry: The entry in the ledger that counts: the decision, or a person's hold.
+        entry: The decision's entry in the ledger.
         page: The page of the decision.
         champion: The identity of the champion after the decision.
+        hold: That a person holds the candidate back, and why; empty if no person does.
     """
 
     entry: LedgerEntry
     page: Artifact
     champion: str | None
+    hold: str = ""
 
     @property
     def waits_for_a_person(self) -> bool:
-        """Return whether the candidate won and a person has to promote it."""
-        return self.entry.decision.outcome == "promote" and self.champion != self.entry.candidate
+        """Return whether the candidate won, and a person has to promote it."""
+        is_winner = self.entry.decision.outcome == "promote"
+        return is_winner and not self.hold and self.champion != self.entry.candidate
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,8 @@ def decide_night(
         compared = read_comparison(lake, key, evaluation, candidate, compare(params), world)
         entry = decide_and_promote(lake, key, candidate, champion, compared, settings, who)
         page = write_decision_page(lake, key, candidate, champion, compared, entry)
-        decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion)
+        hold = describe_hold(lake, key, candidate.identity)
+        decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion, hold)
     written = write_run(lake, key, redactor, settings.deciding_world, candidate)
     return NightlyDecision(probation, decided, was_rolled_back, written)
 
@@ -189,8 +193,8 @@ def decide_and_promote(
         who: The run or the user, for the ledger.
 
     Returns:
-        The entry of this decision in the ledger, which may be from an earlier run. If a person
-        holds the candidate back, it is the entry of the hold, whatever the decision is.
+        The entry of this decision in the ledger, which may be from an earlier run. It is the entry
+        of the decision also if a person holds the candidate back.
 
     Raises:
         DataError: The champion moved in the meantime, or the evaluations cannot be compared.
@@ -251,9 +255,6 @@ def decide_and_promote(
     ledger = open_ledger(lake, key)
     entry = ledger.append(make_entry) or find_earlier_entry(ledger.records())
     assert entry is not None
-    hold = find_hold(lake, key, candidate.identity)
-    if hold is not None:
-        return hold
     promotes_itself = may_promote_itself(
         lake, key, candidate, candidate_scores, verdicts, settings.approve
     )

@@ -18,7 +18,6 @@ from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.promotion.ledger import (
     EXPORT,
-    find_last_decision,
     is_held_back,
     open_ledger,
 )
@@ -79,7 +78,8 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
     run_job(bench, "hold", "hold_export", why="tone")
     put_tasks(bench.lake, newer=25)  # the decision is made again, and confirmed on newer tasks
     metadata = decide(bench, monkeypatch, night)
-    assert (metadata["decision"], metadata["wins_and_waits_for_a_person"]) == ("hold", False)
+    assert (metadata["decision"], metadata["wins_and_waits_for_a_person"]) == ("promote", False)
+    assert metadata["held_by_a_person"] and metadata["why"].splitlines()[0].endswith("tone")
     assert open_ledger(bench.lake, KEY).records()[-1].decision.outcome == "promote"
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
@@ -142,8 +142,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     assert len(told) == 1, "what is the champion already did not move"
     assert "as in [/ticket] 7" in shown.invoke(app, ["models", "show", str(KEY)]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
-    record = find_last_decision(bench.lake, KEY, night.export.identity)
-    assert record is not None and record.decision.outcome == "hold"
+    assert is_held_back(bench.lake, KEY, night.export.identity)
     refused = shown.invoke(app, ["models", "show", "shop/typo"])
     assert (
         refused.exit_code == 1

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.verdicts import count_verdicts
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
@@ -24,14 +25,15 @@ from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.governance.model_list import summarize_models
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.approval import hold_back
-from agent_pipeline.promotion.champions import promote, rollback, serve
+from agent_pipeline.promotion.champions import how_to_promote, promote, rollback, serve
 from agent_pipeline.promotion.comparison import (
     Comparison,
     make_compare_params,
     read_comparison,
 )
 from agent_pipeline.promotion.decision_facts import collect_facts_since
-from agent_pipeline.promotion.decision_wording import make_markdown, summarize
+from agent_pipeline.promotion.decision_page import write_decision_page
+from agent_pipeline.promotion.decision_wording import describe_hold, make_markdown, summarize
 from agent_pipeline.promotion.episodes_in_force import DecidingWorld
 from agent_pipeline.promotion.error_budget import error_of_next_decision
 from agent_pipeline.promotion.ledger import (
@@ -41,6 +43,7 @@ from agent_pipeline.promotion.ledger import (
     is_held_back,
     open_ledger,
 )
+from agent_pipeline.promotion.next_steps import outcome_lines
 from agent_pipeline.promotion.nightly_decision import (
     CandidateDecision,
     PromotionSettings,
@@ -53,6 +56,7 @@ from agent_pipeline.promotion.verified_verdicts import (
     is_verified,
 )
 from agent_pipeline.reports.episode_report import count_true, find_faults, parse_episode_report
+from agent_pipeline.reports.page import PAGE
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -369,7 +373,8 @@ def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     night = Night(lake, GOOD)
     night.decide("person")
     hold_back(lake, KEY, why="a bad feeling")
-    assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
+    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
+    assert "a bad feeling" in describe_hold(lake, KEY, night.export.identity)
 
 
 def ask(night: Night, *answers: dict[str, Any]) -> None:
@@ -476,10 +481,12 @@ def test_hold_of_a_person_stays_when_inputs_change(
     ask(night, {})
     held = night.decide(approve)
     assert open_ledger(lake, KEY).records()[-1].decision.outcome == "promote"
-    decided = CandidateDecision(held, night.evaluation, champion_of(lake))
+    hold = describe_hold(lake, KEY, night.export.identity)
+    decided = CandidateDecision(held, night.evaluation, champion_of(lake), hold)
     summary = summarize_models(lake, KEY, lake.pointers(EXPORT, KEY))
-    assert (held.why, champion_of(lake)) == ("tone", None)
-    assert not decided.waits_for_a_person and not summary.waits and summary.decision == "hold"
+    assert "tone" in summary.reason and champion_of(lake) is None
+    assert not decided.waits_for_a_person and not summary.waits
+    assert summary.held and summary.decision == "promote"
     assert find_last_decision(lake, KEY, night.export.identity) == held
     promote(lake, KEY)
     assert find_hold(lake, KEY, night.export.identity) is None
@@ -487,6 +494,28 @@ def test_hold_of_a_person_stays_when_inputs_change(
     assert last is not None and last.decision.outcome == "promote"
     hold_back(lake, KEY, why="again")
     assert is_held_back(lake, KEY, night.export.identity)
+
+
+def test_rejection_of_a_held_export(lake: Lake) -> None:
+    """The hold hid that the next decision rejected the export for harm."""
+    night = Night(lake, GOOD)
+    night.decide("person")
+    hold_back(lake, KEY, why="tone")
+    night.played(night.export, night.adapter, "again", harmed=40)
+    entry = night.decide("auto")
+    assert entry.decision.outcome == "reject" and entry.decision.figures
+    assert entry == find_last_decision(lake, KEY, night.export.identity)
+    for text in (how_to_promote(lake, KEY), outcome_lines(lake, KEY, SplitSizes(), 400)[0]):
+        assert "reject" in text and "tone" in text
+    summary = summarize_models(lake, KEY, lake.pointers(EXPORT, KEY))
+    assert (summary.decision, summary.held, summary.waits) == ("reject", True, False)
+    page = write_decision_page(lake, KEY, night.export, None, night.compared(), entry)
+    text = (page.path / PAGE).read_text(encoding="utf-8")
+    assert page.manifest["report"] == {"decision": "reject", "number": entry.number}
+    assert "tone" in text
+    promote(lake, KEY)
+    lifted = write_decision_page(lake, KEY, night.export, None, night.compared(), entry)
+    assert "tone" not in (lifted.path / PAGE).read_text(encoding="utf-8")
 
 
 def put_tasks(lake: Lake, newer: int) -> None:
@@ -537,7 +566,10 @@ def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_b
 ) -> None:
     night = Night(lake, GOOD)
     hold_back(lake, KEY)
-    assert night.decide("auto").decision.outcome == "hold" and champion_of(lake) is None
+    assert find_last_decision(lake, KEY, night.export.identity) == find_hold(
+        lake, KEY, night.export.identity
+    )
+    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
     assert open_ledger(lake, KEY).records()[-1].decision.outcome == "promote"
     assert serve(lake, KEY).champion is None
 

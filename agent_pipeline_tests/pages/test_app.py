@@ -406,7 +406,7 @@ def test_nights(lake: Lake, client: TestClient) -> None:
     won = replace(held.decision, outcome="promote", reasons=())
     open_ledger(lake, KEY).append(lambda number: replace(held, number=number, decision=won))
     first_page = client.get("/").text
-    assert "<small>hold (" in first_page and "promote" not in first_page
+    assert "<small>promote, and a person holds it back (" in first_page
     lake.set_champion(exported, "good", "ana")
     page = client.get(f"/{KEY}/night").text
     assert "ana made it the champion." in page and "too &lt;b&gt;much&lt;/b&gt; harm" in page

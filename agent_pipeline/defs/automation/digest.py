@@ -151,5 +151,7 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
             outcome = DECIDED.get(decision, decision)
             if metadata_values["wins_and_waits_for_a_person"]:
                 outcome = "waits for a person"
+            elif decision == "promote" and metadata_values.get("held_by_a_person"):
+                outcome = "held"
             return f"{outcome}: {why}"
     return ""

@@ -138,7 +138,8 @@ def _of_materialization(
         decision, why = (
             str(metadata[name].value).replace("\n", "; ") for name in ("decision", "why")
         )
-        if decision == "promote":
+        held = "held_by_a_person" in metadata and metadata["held_by_a_person"].value
+        if decision == "promote" and not held:
             waits = metadata["wins_and_waits_for_a_person"].value
             yield Notification(
                 "a candidate waits for a person's approval" if waits else "promoted", partition, why

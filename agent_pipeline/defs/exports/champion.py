@@ -127,6 +127,11 @@ def champion(
             )
         record, decision = decided.entry, decided.entry.decision
         context.log.info(f"the decision on {gguf_export.identity[:16]}: {summarize(decision)}")
+        reasons = describe_reasons(decision)
+        if decided.hold:
+            context.log.info(decided.hold)
+            # The first reason is in the digest: why a winner is not promoted, or why it lost.
+            reasons.insert(0 if decision.outcome == "promote" else len(reasons), decided.hold)
         if record.verdicts:
             context.log.info(describe_verdicts(record.verdicts))
         if decided.waits_for_a_person:
@@ -145,9 +150,10 @@ def champion(
             data_version=version(decided.page.identity),
             metadata={
                 "decision": describe_outcome(decision),
-                "why": "\n".join(describe_reasons(decision)),
+                "why": "\n".join(reasons),
                 "verdicts": describe_verdicts(record.verdicts) if record.verdicts else "not known",
                 "held_out_tasks": tasks,
+                "held_by_a_person": bool(decided.hold),
                 "wins_and_waits_for_a_person": decided.waits_for_a_person,
                 "champion": decided.champion or "none",
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
@@ -174,7 +180,7 @@ def champion(
                 warning(
                     CHECK,
                     decision.outcome not in ("reject", "cannot decide"),
-                    "; ".join(describe_reasons(decision)),
+                    "; ".join(reasons),
                     {"decision": describe_outcome(decision)},
                 )
             ],
