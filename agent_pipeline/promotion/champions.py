@@ -43,6 +43,7 @@ from agent_pipeline.promotion.ledger import (
     EXPORT,
     CompletedMove,
     find_last_decision,
+    lift_hold,
     open_completed_moves,
     open_ledger,
 )
@@ -481,7 +482,7 @@ def promote(
     why: str = "",
     redactor: Redactor | None = None,
 ) -> Entry:
-    """Make an export the champion.
+    """Make an export the champion, and lift a person's hold on it.
 
     If `redactor` finds private data in the texts of the export, it is not promoted. Without a
     redactor, the texts are not searched.
@@ -503,7 +504,9 @@ def promote(
     export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
     if redactor:
         _refuse_private_texts(lake, export, redactor)
-    return lake.set_champion(export, why=why, expected=seen.generation, command="promote")
+    entry = lake.set_champion(export, why=why, expected=seen.generation, command="promote")
+    lift_hold(lake, key, export.identity)
+    return entry
 
 
 def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
@@ -541,9 +544,11 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
             "history, and choose one of its entries with --to."
         )
     export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
-    return lake.set_champion(
+    entry = lake.set_champion(
         export, why=why or "rolled back", expected=state.generation, command=command
     )
+    lift_hold(lake, key, export.identity)
+    return entry
 
 
 def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:

@@ -7,13 +7,17 @@ Entries are only appended, never changed. The yearly error budget is counted fro
 decision are in `decision`.
 """
 
+from contextlib import suppress
+
 import msgspec
 
 from agent_pipeline.datasets.verdicts import VerdictCounts
+from agent_pipeline.errors import DamageError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision import Decision, Figure, ReasonKind
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.logs import Log
+from agent_pipeline.storage.pointers import now, user_name
 
 EXPORT = "gguf_export"
 DECISION_PAGES = "champion"
@@ -74,6 +78,22 @@ class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
     when: str
 
 
+class LiftedHold(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that a person made a held export the champion, which ends the hold.
+
+    Attributes:
+        number: The number of the entry.
+        hold: The number of the hold in the ledger.
+        when: The time (ISO 8601, UTC).
+        who: The user.
+    """
+
+    number: int
+    hold: int
+    when: str
+    who: str
+
+
 def open_ledger(lake: Lake, key: PartitionKey) -> Log[LedgerEntry]:
     """Return the ledger of a partition's decisions."""
     return lake.log(EXPORT, key, "decisions", LedgerEntry)
@@ -87,10 +107,30 @@ def open_completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
     return lake.log(EXPORT, key, "completed_moves", CompletedMove)
 
 
+def open_lifted_holds(lake: Lake, key: PartitionKey) -> Log[LiftedHold]:
+    """Return the log of the holds that a person lifted. Older versions did not write it."""
+    return lake.log(EXPORT, key, "lifted_holds", LiftedHold)
+
+
+def lift_hold(lake: Lake, key: PartitionKey, candidate: str) -> None:
+    """Record that a person made an export the champion, so the hold on the export ends.
+
+    If the ledger is damaged, nothing is recorded, because a command must not fail for that.
+    """
+    with suppress(DamageError):
+        hold = find_hold(lake, key, candidate)
+        if hold is not None:
+            lifted = LiftedHold(number=0, hold=hold.number, when=now(), who=user_name())
+            open_lifted_holds(lake, key).append(
+                lambda number: msgspec.structs.replace(lifted, number=number)
+            )
+
+
 def find_hold(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
     """Return the entry with which a person holds an export back.
 
-    Later decisions do not end the hold. It ends when a person makes the export the champion.
+    Later decisions do not end the hold. It ends when a person makes the export the champion, also
+    if the export is the champion already.
     """
     holds = [
         entry
@@ -99,7 +139,8 @@ def find_hold(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | No
     ]
     if not holds:
         return None
-    was_lifted = any(
+    lifted = {entry.hold for entry in open_lifted_holds(lake, key).records()}
+    was_lifted = holds[-1].number in lifted or any(
         move.moved == "champion"
         and move.champion == candidate
         and move.command

@@ -496,6 +496,24 @@ def test_hold_of_a_person_stays_when_inputs_change(
     assert is_held_back(lake, KEY, night.export.identity)
 
 
+@pytest.mark.parametrize("is_champion", [True, False])
+def test_promote_lifts_a_hold(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, is_champion: bool
+) -> None:
+    """A hold and a promotion may be in the same second, and the export may be the champion."""
+    for module in ("promotion.approval", "promotion.ledger", "storage.pointers"):
+        monkeypatch.setattr(f"agent_pipeline.{module}.now", lambda: "2026-01-01T00:00:00+00:00")
+    night = Night(lake, GOOD)
+    if is_champion:
+        promote(lake, KEY)
+    hold_back(lake, KEY)
+    assert is_held_back(lake, KEY, night.export.identity)
+    promote(lake, KEY)
+    assert not is_held_back(lake, KEY, night.export.identity)
+    hold_back(lake, KEY)
+    assert is_held_back(lake, KEY, night.export.identity)
+
+
 def test_rejection_of_a_held_export(lake: Lake) -> None:
     """The hold hid that the next decision rejected the export for harm."""
     night = Night(lake, GOOD)
