@@ -50,7 +50,7 @@ def test_every_column_says_what_it_holds_in_a_short_phrase() -> None:
         for field in each.schema
     }
     assert {
-        name: text for name, text in said.items() if not 5 < len(text) <= 80 or text[-1] in " ."
+        name: text for name, text in said.items() if not 5 < len(text) <= 120 or text[-1] in " ."
     } == {}
 
 
