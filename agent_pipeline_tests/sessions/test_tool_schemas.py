@@ -55,6 +55,6 @@ def test_a_call_that_the_schema_was_inferred_from_can_be_served(names, order):
     arguments = sessions[0][0]["tool_calls"][0]["function"]["arguments"]
     assert why_unwritable("pay", arguments, tools) == ""
     if len(names) > 1:
-        assert "another order" in why_unwritable(
+        assert "order" in why_unwritable(
             "pay", odd[0]["tool_calls"][0]["function"]["arguments"], tools
         )
