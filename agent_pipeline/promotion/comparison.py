@@ -88,8 +88,8 @@ def make_compare_params(
 
     Raises:
         DataError: The evaluation belongs to another adapter than the candidate's, or an older
-            version wrote it, the candidate has not played in the agent's own world, or the
-            champion's adapter does not exist anymore.
+            version wrote it, the candidate has not played in the agent's own world, its episodes in
+            the replayed world are outdated, or the champion's adapter does not exist anymore.
     """
     read_text(evaluation, ROW_LOSSES)
     adapter = evaluation.manifest["made_from"]["adapter"]
@@ -101,7 +101,10 @@ def make_compare_params(
     world = deciding_world.world
     last = find_last_episodes(lake, key, candidate.identity, deciding_world)
     episodes = last.in_force
-    if not episodes and world not in ("", REPLAYED):
+    # Outdated episodes in the replayed world can show harm, so they must be played again. Without
+    # any such episodes, the decision says that there was no world.
+    worlds_played = [last.played.manifest["made_from"].get("world")] if last.played else []
+    if not episodes and world and (world != REPLAYED or REPLAYED in worlds_played):
         raise DataError(
             f"The export {candidate.identity[:16]} of {key} has no episodes in the world {world} "
             f"({last.why_not}): materialize `episodes` again."

@@ -855,22 +855,35 @@ def test_tasks_not_played(lake: Lake, not_played: dict[str, int]) -> None:
         (DecidingWorld(REPLAYED, (ACTING,)), True),
         (DecidingWorld(REPLAYED, (ACTING, NOT_ACTING)), False),
         (DecidingWorld(REPLAYED), False),
+        (DecidingWorld(REPLAYED, (ACTING,), world_sha256="new"), False),
         (DecidingWorld(), False),
     ],
 )
 def test_episodes_of_another_night(
     lake: Lake, world: DecidingWorld, is_used: bool, with_champion: bool
 ) -> None:
-    """Episodes whose proof does not hold any more decide nothing: a person does."""
+    """Episodes whose proof does not hold any more decide nothing: a person does.
+
+    If the replayed world has changed and its proof holds, the candidate has to play again.
+    """
     champion = None
     if with_champion:
         champion = Night(lake, FAIR, played=False).export
         promote(lake, KEY)
     night = Night(lake, GOOD, champion, played=False)
-    replayed = {"world": REPLAYED, "task_kinds": [ACTING], "not_played": {}}
+    replayed = {
+        "world": REPLAYED,
+        "task_kinds": [ACTING],
+        "not_played": {},
+        "world_sha256": "old",
+    }
     night.played(night.export, night.adapter, **replayed)
-    params = make_compare_params(lake, KEY, night.evaluation, night.export, champion, world)
-    assert bool(params["play"]) == (is_used and with_champion)
+    if world.world and not is_used:
+        with pytest.raises(DataError, match="episodes"):
+            make_compare_params(lake, KEY, night.evaluation, night.export, champion, world)
+    else:
+        params = make_compare_params(lake, KEY, night.evaluation, night.export, champion, world)
+        assert bool(params["play"]) == (is_used and with_champion)
     if champion and is_used:
         rival = night.played(champion, night.adapter, "rival", **replayed)
         night.result["champion_episodes"] = rival.identity
