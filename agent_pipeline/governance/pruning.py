@@ -3,7 +3,8 @@
 A partition keeps these artifacts:
 
 - the artifacts that the pointers of each asset name;
-- the exports of the last changes of the history, with the episodes that these exports played;
+- the exports of the last changes of the history, with the episodes that these exports played and
+  the pages of the decisions that compared these episodes, for the last 10 decisions per export;
 - the proofs of the recordings as they are now;
 - every artifact that one of the kept artifacts was made from.
 
@@ -26,7 +27,11 @@ from agent_pipeline.errors import DamageError, DataError, name_asset_to_select
 from agent_pipeline.evaluation.replay_proof import TAPE_PROOF, list_examined_tables
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.episodes_in_force import NO_WORLD, find_last_episodes
+from agent_pipeline.promotion.episodes_in_force import (
+    NO_WORLD,
+    find_last_episodes,
+    find_seen_episodes,
+)
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.artifacts import Deletion, Manifest, UnreadableArtifact
 from agent_pipeline.storage.lake import Lake
@@ -279,6 +284,7 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
     waiting = [name for asset in sorted(assets) for name in _roots(lake, stored.key, asset, keep)]
     waiting += _list_current_proofs(lake, stored)
     named: set[str] = set()
+    pages: set[str] = set()
     while waiting:
         identity = waiting.pop()
         if identity in named:
@@ -295,12 +301,15 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
         if artifact := stored.by_identity.get(identity):
             waiting += parents(artifact.manifest)
             # The episodes of a champion, or of an export that may be champion again, tell whether
-            # it is fit to act.
-            if artifact.file.asset == EXPORT and (
-                played := find_last_episodes(lake, stored.key, identity, NO_WORLD).played
-            ):
-                waiting.append(played.identity)
-    return named
+            # it is fit to act. The decisions' pages name the episodes that it played as the
+            # champion. What else a page shows is not kept.
+            if artifact.file.asset == EXPORT:
+                if played := find_last_episodes(lake, stored.key, identity, NO_WORLD).played:
+                    waiting.append(played.identity)
+                seen = find_seen_episodes(lake, stored.key, identity, NO_WORLD)
+                waiting += [last.played.identity for last in seen.episodes if last.played]
+                pages.update(seen.pages)
+    return named | pages
 
 
 def _list_current_proofs(lake: Lake, stored: PartitionArtifacts) -> Iterator[str]:

@@ -73,10 +73,12 @@ class SeenEpisodes:
     Attributes:
         episodes: The episodes, in force or not, newest first.
         damage: Sentences about episodes that cannot be read, so that nobody knows what they show.
+        pages: The identities of the decisions' pages that name the compared episodes.
     """
 
     episodes: list[LastEpisodes]
     damage: list[str]
+    pages: list[str]
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ class _Played:
 
 @dataclass(frozen=True)
 class _Compared:
-    """Episodes of the last decisions, and sentences about those that are damaged."""
+    """Episodes of the last decisions, the pages that name them, and sentences about damage."""
 
     played: list[_Played]
     damage: list[str]
+    pages: list[str]
 
 
 def find_last_episodes(
@@ -149,11 +152,13 @@ def find_seen_episodes(
     harm do not hide earlier episodes. The arguments are those of `find_last_episodes`.
     """
     damage: list[str] = []
+    pages: list[str] = []
     every: list[_Played] = []
     try:
         compared = _find_compared(lake, key, export)
         every += compared.played
         damage += compared.damage
+        pages += compared.pages
     except (DataError, OSError) as error:
         damage.append(str(error))
     try:
@@ -165,7 +170,7 @@ def find_seen_episodes(
     for played in every:
         why_not = _why_not_in_force(played.artifact, deciding_world)
         distinct.setdefault(played.artifact.identity, LastEpisodes(played.artifact, why_not))
-    return SeenEpisodes(list(distinct.values()), list(dict.fromkeys(damage)))
+    return SeenEpisodes(list(distinct.values()), list(dict.fromkeys(damage)), pages)
 
 
 def find_latest_episodes(
@@ -223,11 +228,10 @@ def _find_compared(lake: Lake, key: PartitionKey, export: str) -> _Compared:
     Raises:
         DamageError: The history of the decisions, or of the exports, is damaged.
     """
-    compared = _Compared([], [])
+    compared = _Compared([], [], [])
     exported = _list_named(lake, EXPORT, key).get(export, "")
-    decisions = 0
     for page_identity, when in _list_named(lake, DECISION_PAGES, key).items():
-        if when < exported or decisions == MOST_DECISIONS:
+        if when < exported or len(compared.pages) == MOST_DECISIONS:
             break
         compares_export = False
         try:
@@ -239,7 +243,8 @@ def _find_compared(lake: Lake, key: PartitionKey, export: str) -> _Compared:
                     compares_export = True
         except DamageError as error:
             compared.damage.append(str(error))
-        decisions += compares_export
+        if compares_export:
+            compared.pages.append(page_identity)
     return compared
 
 

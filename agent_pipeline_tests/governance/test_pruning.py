@@ -108,6 +108,29 @@ def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: L
     )
 
 
+@pytest.mark.parametrize("keep", [0, 20])
+def test_harm_in_a_comparison(lake: Lake, keep: int) -> None:
+    """A champion played again for a decision. After a rollback, its harm is still known."""
+    first = night(lake, 0)
+    promote(lake, KEY)
+    second = night(lake, 1)
+    promote(lake, KEY)
+    for number, exported in ((1, first), (2, second)):
+        played = artifact(
+            lake,
+            "episodes",
+            KEY,
+            {"gguf_export": exported.identity, "world": "w:W", "number": number},
+            {"weights": ""},
+            {"players": {}, "against": [f"{number} harms"]},
+            latest=False,
+        )
+        artifact(lake, "champion", KEY, {"shown": [played.identity]}, {"page.html": ""})
+    rollback(lake, KEY)
+    prune(lake, keep=keep, delete=True)
+    assert unfit(lake, KEY, first, DecidingWorld("w:W")) == ["1 harms"]
+
+
 def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(
     lake: Lake,
 ) -> None:
