@@ -150,10 +150,13 @@ def test_stars_need_limits(tmp_path: Path) -> None:
     assert agent.judges.undecided_scores == 40 and agent.trainable == 0
 
 
-@pytest.mark.parametrize("change", [{"score_acceptable": 1.0}, {"score_unacceptable": 0.0}])
+@pytest.mark.parametrize(
+    ("change", "acceptable"), [({"score_acceptable": 1.0}, 10), ({"score_unacceptable": 0.0}, 0)]
+)
 def test_limits_set_to_the_defaults_are_examined_again(
-    tmp_path: Path, change: dict[str, float]
+    tmp_path: Path, change: dict[str, float], acceptable: int
 ) -> None:
+    """Only a limit for good scores shows that the user knows the scale."""
     chats = [chat(f"s-{n}", f"find {n}", score=1.0 + n % 5) for n in range(10)]
     plain = {"store": str(write_chats(tmp_path / "c.jsonl", chats))}
     first = make_doctor(load_settings(**plain))
@@ -161,7 +164,7 @@ def test_limits_set_to_the_defaults_are_examined_again(
     second = make_doctor(load_settings(**plain, assets={"judged_sessions": change}))
     second.earlier = first
     (agent,) = second.report().agents
-    assert agent.judges.acceptable == 10
+    assert agent.judges.acceptable == acceptable
 
 
 def test_report_uses_the_ledger_of_the_lake(tmp_path: Path) -> None:
