@@ -64,9 +64,9 @@ class JudgingOptions(Options):
     score_acceptable: float = Field(
         default=1.0,
         description=(
-            "Score at or above which a session is acceptable. If you set neither "
-            "score_acceptable nor score_unacceptable, scores above 1 give no verdict, and a score "
-            "of 1 gives no verdict if the agent's scores are on a scale that goes above 1."
+            "Score at or above which a session is acceptable. If you do not set score_acceptable, "
+            "scores above 1 give no verdict, and a score of 1 gives no verdict if the agent's "
+            "scores are on a scale that goes above 1."
         ),
     )
     score_unacceptable: float = Field(
