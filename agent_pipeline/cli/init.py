@@ -71,11 +71,7 @@ def write_settings(path: str, takes_defaults: bool) -> "Readiness":
         PipelineError: The store cannot be read, or the settings file cannot be changed.
     """
     from agent_pipeline.readiness.base_choice import choose_base
-    from agent_pipeline.readiness.proposal import (
-        LABELS_FOLDER,
-        propose_choices,
-        propose_remedies,
-    )
+    from agent_pipeline.readiness.proposal import LABELS_FOLDER, propose_choices, propose_remedies
     from agent_pipeline.readiness.screen import describe_readiness
 
     file = find_file()

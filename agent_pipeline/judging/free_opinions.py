@@ -32,10 +32,10 @@ _TOLERANCE = 1e-6
 """Largest rounding error of a score: 1.0000000000000002 is a score of 1."""
 
 MIN_COUNT_ABOVE_1 = 3
-"""Smallest number of values from 2 with which a scale counts as a scale that goes above 1."""
+"""Smallest number of values of 2 or more that show a scale that goes above 1, such as 1 to 5."""
 
 MIN_SHARE_ABOVE_1 = 0.05
-"""Smallest share of values from 2 with which a scale counts as a scale that goes above 1."""
+"""Smallest share of values of 2 or more that shows a scale that goes above 1, such as 1 to 5."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ScoreScales:
         return cls(frozenset(above_1), counts_above_1)
 
     def change_verdicts(self, policy: VerdictPolicy) -> bool:
-        """Return whether the opinions on sessions differ from those with unknown scales."""
+        """Return whether the opinions on sessions may differ from those with unknown scales."""
         return not self.above_1.isdisjoint(_list_judged(policy))
 
 
